@@ -1,0 +1,1 @@
+"""Scenario files, packaged so that a name alone finds them."""

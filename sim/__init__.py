@@ -1,0 +1,1 @@
+"""Scenarios in, results out: the SimPy world in which the real scheduler meets the cost models."""

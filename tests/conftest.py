@@ -1,0 +1,36 @@
+"""What every test may ask for: the measurements beside the checkout, and a hypothesis profile for CI."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+from hypothesis import HealthCheck, settings
+
+mpl.use("Agg")
+
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.register_profile("dev", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+REPO = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder of public measurements and traces: $DRYSERVE_SHARED, or `shared` beside the checkout.
+
+    Its files are not part of the project. Tests that need them skip, and say so, where it is absent.
+    """
+    place = Path(os.environ.get("DRYSERVE_SHARED", REPO.parent / "shared"))
+    if not (place / "README.md").is_file():
+        pytest.skip(f"needs the shared measurements (set DRYSERVE_SHARED or put them at {place.name}/ beside the checkout)")
+    return place
