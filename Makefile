@@ -1,0 +1,49 @@
+# Two commands do everything: `make run` and `make test`. Each makes the environment it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: run test check lint types contracts bench conform notebooks clean
+
+run: $(VENV)/.installed           ## run the quickstart scenario
+	$(BIN)/dryserve run quickstart
+
+test: $(VENV)/.installed-dev      ## run the tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile --mpl
+
+check: lint types contracts test  ## everything that must hold before a change lands
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+contracts: $(VENV)/.installed-dev
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed         ## speed on the standard work, in requests and steps a second
+	$(BIN)/dryserve bench
+
+conform: $(VENV)/.installed       ## replay the recorded engine runs
+	$(BIN)/dryserve conform tests/golden
+
+notebooks: $(VENV)/.installed-dev ## run the notebooks and keep their outputs
+	$(BIN)/jupytext --to ipynb --execute notebooks/*.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dryserve needs Python 3.11 or newer; try: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml requirements-ci.txt | $(VENV)/bin/python
+	$(PIP) install -c requirements-ci.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install -c requirements-ci.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
