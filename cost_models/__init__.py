@@ -1,0 +1,54 @@
+"""cost_models: how long a step takes and how many KV blocks fit.
+
+Knows GPUs, models and kernels; knows no scheduler, no clock and no scenario. A `StepShape` goes in, seconds come out
+(`StepCostModel`); a model, a GPU and an engine's limits go in, a memory budget comes out (`memory_plan`).
+"""
+
+from cost_models.calibration import Calibration, calibration, load_calibration
+from cost_models.dtypes import weight_dtype
+from cost_models.engines import (
+    EngineDefaults,
+    EngineProfile,
+    client_overhead_s,
+    cudagraph_capture_sizes,
+    engine_defaults,
+    engine_profile,
+)
+from cost_models.errors import CalibrationError, CostModelError, DoesNotFitError, SpecError, UnknownNameError
+from cost_models.gpus import Gpu, gpu, gpu_names
+from cost_models.memory import MemoryPlan, memory_plan
+from cost_models.models import Model, NamedModel, model, model_names
+from cost_models.parallel import Parallelism
+from cost_models.shapes import StepCost, StepShape
+from cost_models.step_cost import StepCostModel
+
+__all__ = [
+    "Calibration",
+    "CalibrationError",
+    "CostModelError",
+    "DoesNotFitError",
+    "EngineDefaults",
+    "EngineProfile",
+    "Gpu",
+    "MemoryPlan",
+    "Model",
+    "NamedModel",
+    "Parallelism",
+    "SpecError",
+    "StepCost",
+    "StepCostModel",
+    "StepShape",
+    "UnknownNameError",
+    "calibration",
+    "client_overhead_s",
+    "cudagraph_capture_sizes",
+    "engine_defaults",
+    "engine_profile",
+    "gpu",
+    "gpu_names",
+    "load_calibration",
+    "memory_plan",
+    "model",
+    "model_names",
+    "weight_dtype",
+]

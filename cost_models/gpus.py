@@ -1,0 +1,97 @@
+"""GPU parts as facts: datasheet peaks, memory as CUDA reports it, links to the neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from cost_models.catalog import number, read_table, resolve, text, whole
+from cost_models.errors import GIB, UnknownNameError
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU part. Peaks are dense datasheet figures; 0.0 means that the part has no such unit.
+
+    `memory_bytes` is what CUDA reports at start-up where a log was seen (`memory_is_logged`), else the label times
+    the median ratio of reported to labelled memory.
+    """
+
+    name: str
+    form: str
+    arch: str
+    sm_count: int
+    l2_bytes: float
+    bf16_flop_per_s: float
+    fp8_flop_per_s: float
+    int8_op_per_s: float
+    fp4_flop_per_s: float
+    memory_bytes: float
+    memory_is_logged: bool
+    memory_bytes_per_s: float
+    nvlink_bytes_per_s: float
+    pcie_bytes_per_s: float
+    tdp_w: float
+    source: str
+    unchecked: str = ""
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """Bandwidth to a neighbour, one direction: NVLink where the part has it, else PCIe."""
+        return self.nvlink_bytes_per_s or self.pcie_bytes_per_s
+
+    def peak_flop_per_s(self, compute_dtype: str) -> float:
+        """Dense peak for bf16, fp16, fp8, int8 or fp4 operands; what the part lacks runs at its bf16 rate."""
+        peaks = {"fp8": self.fp8_flop_per_s, "int8": self.int8_op_per_s, "fp4": self.fp4_flop_per_s}
+        return peaks.get(compute_dtype, 0.0) or self.bf16_flop_per_s
+
+
+# CUDA-reported GiB over labelled GB, median of the parts whose start-up logs were seen (80 GB: 79.2, 24 GB: 22-23.6,
+# 141 GB: 139.8, 48 GB: 44.4).
+_REPORTED_GIB_PER_LABEL_GB = 0.98
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    aliases: dict[str, str] = {}
+    for name, row in read_table("gpus.toml").items():
+        spellings = row.get("aliases", [])
+        aliases.update({str(a): name for a in (spellings if isinstance(spellings, list) else [])})
+    return aliases
+
+
+def gpu_names() -> list[str]:
+    """Canonical names of all known parts."""
+    return list(read_table("gpus.toml"))
+
+
+@cache
+def gpu(name: str) -> Gpu:
+    """The part called `name` (an id such as `h100-sxm`, or any alias). Unknown names raise UnknownNameError."""
+    try:
+        key = resolve("gpu", name, read_table("gpus.toml"), _aliases())
+    except UnknownNameError as unknown:
+        ids = dict.fromkeys(_aliases().get(s, s) for s in unknown.suggestions)
+        raise UnknownNameError("gpu", name, list(ids)) from None
+    row = read_table("gpus.toml")[key]
+    logged = "cuda_total_gib" in row
+    total_gib = number(row, "cuda_total_gib") or number(row, "memory_gb") * _REPORTED_GIB_PER_LABEL_GB
+    return Gpu(
+        name=key,
+        form=text(row, "form"),
+        arch=text(row, "arch"),
+        sm_count=whole(row, "sm_count"),
+        l2_bytes=number(row, "l2_mb") * 1e6,
+        bf16_flop_per_s=number(row, "bf16_tflops") * 1e12,
+        fp8_flop_per_s=number(row, "fp8_tflops") * 1e12,
+        int8_op_per_s=number(row, "int8_tflops") * 1e12,
+        fp4_flop_per_s=number(row, "fp4_tflops") * 1e12,
+        memory_bytes=total_gib * GIB,
+        memory_is_logged=logged,
+        memory_bytes_per_s=number(row, "memory_gb_per_s") * 1e9,
+        nvlink_bytes_per_s=number(row, "nvlink_gb_per_s") * 1e9,
+        pcie_bytes_per_s=number(row, "pcie_gb_per_s") * 1e9,
+        tdp_w=number(row, "tdp_w"),
+        source=text(row, "source"),
+        unchecked=text(row, "unchecked"),
+    )

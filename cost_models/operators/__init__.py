@@ -1,0 +1,1 @@
+"""One module per kind of GPU work: each maps sizes to Seconds with a stated formula."""
