@@ -1,0 +1,1 @@
+"""Questions asked of many simulations at once: validation, sweeps, sizing, comparison."""
