@@ -1,0 +1,42 @@
+"""User mistakes: every fault found, each with its place, carried by the one exception the CLI prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One mistake: where it stands (`file:line:col`, or the option), which field, and what is wrong."""
+
+    where: str | None
+    path: str | None
+    message: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.where, self.path, self.message) if part)
+
+
+class InputError(ValueError):
+    """A scenario, a trace or an option that cannot be used, with all its faults; `str` is one line a fault."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = list(faults)
+        super().__init__("\n".join(map(str, self.faults)))
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[list[Fault]]]:
+        return (InputError, (self.faults,))
+
+
+def input_error(message: str, *, where: str | None = None, path: str | None = None) -> InputError:
+    """An `InputError` of a single fault."""
+    return InputError([Fault(where, path, message)])
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the nearest of `known`, or nothing when none is near."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    near = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
+    return f"; did you mean '{by_lower[near[0]]}'?" if near else ""

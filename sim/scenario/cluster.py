@@ -1,0 +1,25 @@
+"""The `cluster` section: how many replicas, and who picks one for each request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sim.scenario.section import Section
+
+
+class RouterSection(Section):
+    """The policy that sends each arriving request to a replica."""
+
+    kind: Annotated[
+        Literal["round_robin", "random", "least_outstanding", "power_of_two"],
+        Field(description="how the router picks a replica"),
+    ] = "round_robin"
+
+
+class ClusterSection(Section):
+    """Equal replicas behind one router."""
+
+    replicas: Annotated[int, Field(ge=1, le=10_000, description="engines of the fleet")] = 1
+    router: Annotated[RouterSection, Field(description="router in front of the replicas")] = RouterSection()

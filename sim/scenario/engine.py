@@ -1,0 +1,66 @@
+"""The `engine` section: one vLLM replica, under vLLM's own parameter names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sim.scenario.section import Section
+
+DEFAULT_NOTE = "; null = vLLM's default for this version and GPU"
+
+
+class EngineSection(Section):
+    """Settings of every replica. Null means what that release of vLLM would choose on that GPU."""
+
+    version: Annotated[
+        str,
+        Field(
+            pattern=r"^\d+\.\d+\.\d+$", description="vLLM release whose decisions and defaults are mirrored"
+        ),
+    ] = "0.16.0"
+    tensor_parallel_size: Annotated[
+        int, Field(ge=1, le=1024, description="GPUs that share each layer of a replica")
+    ] = 1
+    pipeline_parallel_size: Annotated[
+        int, Field(ge=1, le=1024, description="pipeline stages of a replica")
+    ] = 1
+    max_num_seqs: Annotated[
+        int | None, Field(ge=1, le=1_000_000, description="most requests running at once" + DEFAULT_NOTE)
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None, Field(ge=1, le=1 << 24, description="token budget of a step" + DEFAULT_NOTE)
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        Field(
+            ge=1, le=1 << 23, description="most prompt + output tokens of a request; null = the model's own"
+        ),
+    ] = None
+    gpu_memory_utilization: Annotated[
+        float | None, Field(gt=0, le=1, description="share of GPU memory the engine may fill" + DEFAULT_NOTE)
+    ] = None
+    block_size: Annotated[int, Field(ge=1, le=1024, description="tokens of a KV block")] = 16
+    num_gpu_blocks_override: Annotated[
+        int | None,
+        Field(ge=2, le=1 << 31, description="KV blocks of a replica, in place of what the memory plan finds"),
+    ] = None
+    kv_cache_dtype: Annotated[
+        Literal["auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"],
+        Field(description="type of KV entries; auto = the model's activations"),
+    ] = "auto"
+    enable_prefix_caching: Annotated[bool, Field(description="reuse KV blocks of equal prefixes")] = True
+    enable_chunked_prefill: Annotated[
+        bool, Field(description="let a prompt be computed over several steps")
+    ] = True
+    long_prefill_token_threshold: Annotated[
+        int, Field(ge=0, le=1 << 24, description="most tokens of one prompt in a step; 0 = no cap")
+    ] = 0
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"], Field(description="order of the waiting queue and choice of victim")
+    ] = "fcfs"
+    async_scheduling: Annotated[
+        bool | None, Field(description="schedule a step while the one before runs" + DEFAULT_NOTE)
+    ] = None
+    enforce_eager: Annotated[bool, Field(description="run without CUDA graphs")] = False

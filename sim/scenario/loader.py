@@ -1,0 +1,120 @@
+"""From a name or a path to a valid `Scenario`, or to every fault in it at once."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from sim.errors import Fault, InputError, did_you_mean, input_error
+from sim.scenario.faults import validation_faults
+from sim.scenario.overrides import apply_overrides
+from sim.scenario.places import Places
+from sim.scenario.scenario import Scenario
+from sim.scenario.yaml_source import Data, read_yaml
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario of that name among those shipped, or at that path, with `path=value` overrides applied.
+
+    Raises `InputError` with all faults: of form, of fields, of overrides, and of names of models and GPUs.
+    """
+    text, file, folder = _read(str(name_or_path))
+    data, places, faults = read_yaml(text, file)
+    if data is None and not faults:
+        faults = [Fault(file, None, "is empty; a scenario needs at least model, gpu and workload")]
+    if data is None:
+        raise InputError(faults)
+    if not isinstance(data, dict):
+        raise InputError(
+            [*faults, Fault(places.where(()), None, "must be a mapping of fields, such as model: ...")]
+        )
+    data.setdefault("name", Path(file).stem)
+    data = _rebase_paths(data, folder)
+    data, override_faults = apply_overrides(data, places, overrides)
+    return _validate(_without_nulls(data), places, [*faults, *override_faults])
+
+
+def scenario_from_data(data: Data) -> Scenario:
+    """A scenario from plain data made in code; raises `InputError` like `load_scenario`."""
+    return _validate(_without_nulls(data), Places(), [])
+
+
+def scenario_names() -> list[str]:
+    """The names of the scenarios that come with the package."""
+    files = resources.files("scenarios").iterdir()
+    return sorted(Path(file.name).stem for file in files if file.name.endswith(_SUFFIXES))
+
+
+def _validate(data: Data, places: Places, faults: list[Fault]) -> Scenario:
+    try:
+        scenario = Scenario.model_validate(data)
+    except ValidationError as error:
+        faults = [*faults, *validation_faults(error, Scenario, data, places)]
+        raise InputError(sorted(faults, key=_reading_order)) from None
+    if faults:
+        raise InputError(faults)
+    scenario._places = places
+    return scenario
+
+
+def _reading_order(fault: Fault) -> tuple[float, float]:
+    """Faults from top to bottom of the file, then those of overrides."""
+    position = re.search(r":(\d+):(\d+)$", fault.where or "")
+    return (int(position[1]), int(position[2])) if position else (math.inf, math.inf)
+
+
+def _read(name_or_path: str) -> tuple[str, str, Path | None]:
+    """Text, name to show, and folder (None for a shipped scenario)."""
+    path = Path(name_or_path)
+    if path.suffix in _SUFFIXES or os.sep in name_or_path or path.is_file():
+        return _read_file(path), name_or_path, path.parent
+    for suffix in _SUFFIXES:
+        shipped = resources.files("scenarios") / f"{name_or_path}{suffix}"
+        if shipped.is_file():
+            return shipped.read_text(encoding="utf-8"), f"scenarios/{name_or_path}{suffix}", None
+    names = scenario_names()
+    raise input_error(
+        f"no scenario '{name_or_path}'{did_you_mean(name_or_path, names)} shipped: {', '.join(names)}; "
+        "or give the path of a .yaml file"
+    )
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise input_error(f"not UTF-8 text: byte {error.start}", where=str(path)) from None
+    except OSError as error:
+        near = [file.name for file in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        message = f"cannot be read: {(error.strerror or str(error)).lower()}{did_you_mean(path.name, near)}"
+        raise input_error(message, where=str(path)) from None
+
+
+def _rebase_paths(data: dict[str, Data], folder: Path | None) -> dict[str, Data]:
+    """File names written in a scenario file are relative to that file, or else to the current folder."""
+
+    def rebase(section: Data, key: str) -> Data:
+        if folder is None or not isinstance(section, dict) or not isinstance(name := section.get(key), str):
+            return section
+        return {**section, key: str(folder / name)} if (folder / name).is_file() else section
+
+    rebased = rebase(data, "model")
+    assert isinstance(rebased, dict)
+    return {**rebased, "workload": rebase(data.get("workload"), "path")}
+
+
+def _without_nulls(data: Data) -> Data:
+    """Null means "the default" everywhere, so fields that are null are left out."""
+    if isinstance(data, dict):
+        return {key: _without_nulls(value) for key, value in data.items() if value is not None}
+    if isinstance(data, tuple):
+        return tuple(_without_nulls(item) for item in data)
+    return data

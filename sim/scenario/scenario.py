@@ -1,0 +1,59 @@
+"""The root of a scenario: one question about one cluster, with every field's type, bounds and meaning."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PrivateAttr
+
+from sim.errors import Fault
+from sim.scenario.cluster import ClusterSection
+from sim.scenario.engine import EngineSection
+from sim.scenario.places import Places
+from sim.scenario.section import NonNegativeFloat, PositiveFloat, Section
+from sim.scenario.slo import Slo
+from sim.scenario.workload import Workload
+
+
+class Scenario(Section):
+    """A cluster, the traffic that it gets, and the latency it promises."""
+
+    name: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+            max_length=100,
+            description="names the results; default: file name",
+        ),
+    ] = "scenario"
+    description: Annotated[str, Field(description="the question, in words")] = ""
+    seed: Annotated[int, Field(ge=0, le=(1 << 63) - 1, description="source of all randomness")] = 0
+    model: Annotated[
+        str, Field(min_length=1, description="model by its Hugging Face id, or the path of a config.json")
+    ]
+    weight_dtype: Annotated[
+        Literal["auto", "bf16", "fp16", "fp8", "int8", "int4", "mxfp4"],
+        Field(description="type of the weights; auto = what the model's name implies"),
+    ] = "auto"
+    gpu: Annotated[str, Field(min_length=1, description="GPU by name, such as h100-sxm")]
+    cluster: Annotated[ClusterSection, Field(description="replicas and router")] = ClusterSection()
+    engine: Annotated[EngineSection, Field(description="settings of each replica, in vLLM's names")] = (
+        EngineSection()
+    )
+    workload: Annotated[Workload, Field(description="the requests")]
+    slo: Annotated[Slo | None, Field(description="latency targets, such as {ttft_p99: 1s}; null = none")] = (
+        None
+    )
+    horizon_s: Annotated[
+        PositiveFloat | None,
+        Field(description="stop the clock here, whoever is in flight; null = run until all end"),
+    ] = None
+    warmup_s: Annotated[
+        NonNegativeFloat, Field(description="requests that arrive before this are left out of the statistics")
+    ] = 0.0
+
+    _places: Places = PrivateAttr(default_factory=Places)
+
+    def fault(self, path: str, message: str) -> Fault:
+        """A fault found after loading, at the place where `path` (such as `engine.max_num_seqs`) was given."""
+        return Fault(self._places.where(tuple(path.split("."))), path, message)

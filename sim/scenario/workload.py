@@ -1,0 +1,175 @@
+"""The `workload` section: when requests arrive, by kind; flat, so that `--set workload.rate_per_s=12` works."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field
+
+from sim.scenario.lengths import Lengths
+from sim.scenario.prefixes import PrefixesSection
+from sim.scenario.section import NonNegativeFloat, PositiveFloat, Rate, RequestCount, Section
+
+
+class RequestsSection(Section):
+    """What every workload can say about its requests, wherever they come from."""
+
+    prefixes: Annotated[
+        PrefixesSection | None, Field(description="shared prefixes; null = all prompts differ")
+    ] = None
+    max_concurrency: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="most requests in flight; the client holds the others back; null = no cap",
+        ),
+    ] = None
+    ignore_eos: Annotated[
+        bool,
+        Field(description="true: output length is asked for by max_tokens; false: the model ends it by EOS"),
+    ] = False
+    over_length: Annotated[
+        Literal["reject", "clip"],
+        Field(
+            description="what becomes of a request longer than max_model_len: refused on arrival, or cut to fit"
+        ),
+    ] = "reject"
+
+
+class SyntheticSection(RequestsSection):
+    """Requests made from distributions."""
+
+    lengths: Annotated[Lengths, Field(description="prompt and output lengths")]
+    distinct_prompts: Annotated[
+        RequestCount | None,
+        Field(
+            description="request i repeats the prompt and lengths of request i mod this; null = all differ"
+        ),
+    ] = None
+
+
+def _check_curve(curve: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    times_s = [t_s for t_s, _ in curve]
+    if times_s[0] != 0:
+        raise ValueError(f"the first time must be 0 (got {times_s[0]:g})")
+    if any(later <= earlier for earlier, later in zip(times_s, times_s[1:], strict=False)):
+        raise ValueError("times must increase")
+    if curve[-1][1] == 0:
+        raise ValueError("the last factor must be above 0: it holds for ever")
+    return curve
+
+
+RateCurve = Annotated[
+    tuple[tuple[NonNegativeFloat, Annotated[float, Field(ge=0, le=1e6)]], ...],
+    Field(min_length=1),
+    AfterValidator(_check_curve),
+]
+
+
+class OpenLoopSection(SyntheticSection):
+    """Requests that arrive at a rate, whether or not earlier ones are done."""
+
+    exactly_one_of: ClassVar = (("duration_s", "num_requests"),)
+
+    rate_per_s: Annotated[Rate, Field(description="mean arrivals per second, where the rate curve is 1")]
+    duration_s: Annotated[
+        Annotated[float, Field(gt=0, le=1e9)] | None, Field(description="arrivals stop after this time")
+    ] = None
+    num_requests: Annotated[RequestCount | None, Field(description="arrivals stop after this many")] = None
+    rate_curve: Annotated[
+        RateCurve | None,
+        Field(
+            description="list of [t_s, factor]: from t_s on, the rate is factor x rate_per_s; null = constant"
+        ),
+    ] = None
+    exact_rate: Annotated[
+        bool,
+        Field(
+            description="rescale the gaps so that the last arrival falls where the rate says it should, "
+            "at num_requests / rate_per_s for a constant rate, as vllm bench serve does"
+        ),
+    ] = False
+
+
+class PoissonWorkload(OpenLoopSection):
+    """Independent exponential gaps."""
+
+    kind: Literal["poisson"]
+
+
+class GammaWorkload(OpenLoopSection):
+    """Independent gamma gaps: bursty below 1, regular above."""
+
+    kind: Literal["gamma"]
+    burstiness: Annotated[
+        float,
+        Field(
+            gt=0, le=1e6, description="vLLM's gamma shape: 1 = Poisson, below 1 burstier; CV of gaps = 1/sqrt"
+        ),
+    ]
+
+
+class ConstantWorkload(OpenLoopSection):
+    """Equal gaps."""
+
+    kind: Literal["constant"]
+
+
+class BurstWorkload(SyntheticSection):
+    """All requests arrive at t = 0."""
+
+    kind: Literal["burst"]
+    num_requests: Annotated[RequestCount, Field(description="how many requests")]
+
+
+class ClosedLoopWorkload(SyntheticSection):
+    """A fixed number of users: the next request starts when one ends."""
+
+    kind: Literal["closed_loop"]
+    num_requests: Annotated[RequestCount, Field(description="how many requests in all")]
+    max_concurrency: Annotated[int, Field(ge=1, le=1_000_000, description="requests kept in flight")]
+
+
+class TraceWorkload(RequestsSection):
+    """Requests read from a file."""
+
+    at_most_one_of: ClassVar = (("time_scale", "rate_scale", "rate_per_s"),)
+
+    kind: Literal["trace"]
+    path: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="the file, may be gzipped; relative to the scenario file, or to the current folder if set by --set",
+        ),
+    ]
+    format: Annotated[
+        Literal["auto", "azure", "mooncake", "burstgpt", "csv", "vidur"],
+        Field(description="form of the file; auto = by its first line"),
+    ] = "auto"
+    time_scale: Annotated[PositiveFloat | None, Field(description="multiply the gaps by this")] = None
+    rate_scale: Annotated[PositiveFloat | None, Field(description="divide the gaps by this")] = None
+    rate_per_s: Annotated[Rate | None, Field(description="scale the gaps so that the mean rate is this")] = (
+        None
+    )
+    start_s: Annotated[
+        NonNegativeFloat, Field(description="skip what arrives before, in the trace's time")
+    ] = 0.0
+    end_s: Annotated[PositiveFloat | None, Field(description="stop before this, in the trace's time")] = None
+    num_requests: Annotated[RequestCount | None, Field(description="keep the first so many requests")] = None
+    spread_ticks_s: Annotated[
+        PositiveFloat | None,
+        Field(
+            description="times are quantised to this tick: spread the requests of a tick evenly at random over it"
+        ),
+    ] = None
+    hash_block_tokens: Annotated[
+        int, Field(ge=1, le=1 << 20, description="tokens that one of the trace's hash_ids stands for")
+    ] = 512
+
+
+Workload = Annotated[
+    PoissonWorkload | GammaWorkload | ConstantWorkload | BurstWorkload | ClosedLoopWorkload | TraceWorkload,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,100 @@
+"""How long prompts and outputs are: any two marginal distributions, tied together by a Gaussian copula.
+
+A pair of correlated normals is drawn for each request and sent through the two quantile functions. For a rank
+correlation S the normals must correlate by 2 sin(pi S / 6), which is exact for continuous marginals.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr
+
+from sim.random_streams import Streams
+from sim.scenario.lengths import (
+    Fixed,
+    FixedLengths,
+    Lengths,
+    Lognormal,
+    LognormalLengths,
+    MarginalLengths,
+    MixtureLengths,
+    QuantileLengths,
+    Quantiles,
+    Uniform,
+    UniformLengths,
+)
+from sim.scenario.section import MAX_REQUEST_TOKENS
+from sim.workload.quantile_grids import grid
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+AnyMarginal = Fixed | Uniform | Lognormal | Quantiles
+
+
+def draw_lengths(section: Lengths, count: int, streams: Streams) -> tuple[Ints, Ints, npt.NDArray[np.int16]]:
+    """Prompt tokens, output tokens (each at least 1) and the component of a mixture, for `count` requests.
+
+    The first n of a longer draw are those of a draw of n.
+    """
+    normals = streams("lengths").standard_normal((count, 2))
+    if not isinstance(section, MixtureLengths):
+        return (*_draw(section, normals), np.zeros(count, np.int16))
+    weights = np.array([component.weight for component in section.components])
+    chosen = np.searchsorted(
+        np.cumsum(weights) / weights.sum(), streams("lengths.components").random(count), side="right"
+    )
+    chosen = np.minimum(chosen, len(weights) - 1)
+    prompt, output = np.empty(count, np.int64), np.empty(count, np.int64)
+    for index, component in enumerate(section.components):
+        rows = chosen == index
+        prompt[rows], output[rows] = _draw(component.lengths, normals[rows])
+    return prompt, output, chosen.astype(np.int16)
+
+
+def _draw(section: Lengths, normals: Floats) -> tuple[Ints, Ints]:
+    pair = _as_marginals(section)
+    rho = 2 * np.sin(np.pi * pair.spearman / 6)
+    first = normals[:, 0]
+    second = rho * first + np.sqrt(1 - rho * rho) * normals[:, 1]
+    return _quantile(pair.prompt, first, "prompt"), _quantile(pair.output, second, "output")
+
+
+def _as_marginals(section: Lengths) -> MarginalLengths:
+    """Every kind of lengths but a mixture is a short way to write two marginals."""
+    prompt: AnyMarginal
+    output: AnyMarginal
+    spearman = 0.0
+    match section:
+        case FixedLengths():
+            prompt, output = Fixed(tokens=section.prompt_tokens), Fixed(tokens=section.output_tokens)
+        case UniformLengths():
+            prompt, output = Uniform(tokens=section.prompt_tokens), Uniform(tokens=section.output_tokens)
+        case LognormalLengths():
+            prompt, output, spearman = section.prompt, section.output, section.spearman
+        case QuantileLengths():
+            prompt = output = Quantiles(grid=section.grid)
+            spearman = grid(section.grid).spearman if section.spearman is None else section.spearman
+        case MarginalLengths():
+            return section
+        case _:
+            raise TypeError(f"{type(section).__name__} is no pair of marginals")
+    return MarginalLengths(kind="marginals", prompt=prompt, output=output, spearman=spearman)
+
+
+def _quantile(marginal: AnyMarginal, normal: Floats, side: str) -> Ints:
+    """The marginal's value at the same probability as each standard normal value."""
+    match marginal:
+        case Fixed():
+            return np.full(len(normal), marginal.tokens, np.int64)
+        case Uniform():
+            low, high = marginal.tokens
+            return np.minimum(low + np.floor(ndtr(normal) * (high - low + 1)), high).astype(np.int64)
+        case Lognormal():
+            mu = marginal.mu if marginal.mu is not None else np.log(marginal.mean) - marginal.sigma**2 / 2
+            tokens, low, high = np.exp(mu + marginal.sigma * normal), marginal.min, marginal.max
+        case Quantiles():
+            measured = grid(marginal.grid)
+            curve = measured.prompt if side == "prompt" else measured.output
+            tokens, low, high = np.interp(ndtr(normal), measured.probabilities, curve), 1, None
+    return np.clip(np.rint(tokens), low, high or MAX_REQUEST_TOKENS).astype(np.int64)
