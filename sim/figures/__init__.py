@@ -1,0 +1,18 @@
+"""The figures of the project, a function each: a table in, Axes out.
+
+Tables have the columns of a run folder's `requests.csv` and `steps.csv`, so every figure can be drawn again
+from the files alone. No function draws a title, and none needs a running simulation.
+"""
+
+from sim.figures.kv_timeline import plot_kv_timeline
+from sim.figures.latency_cdf import plot_latency_cdf, plot_latency_panels
+from sim.figures.load_timeline import plot_load_timeline
+from sim.figures.step_composition import plot_step_composition
+
+__all__ = [
+    "plot_kv_timeline",
+    "plot_latency_cdf",
+    "plot_latency_panels",
+    "plot_load_timeline",
+    "plot_step_composition",
+]
