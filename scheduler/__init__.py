@@ -1,0 +1,40 @@
+"""The real scheduler: takes the decisions of a vLLM v1 engine, step by step, and knows neither time nor model.
+
+Start reading at `scheduler.scheduler` (how a step is planned), `scheduler.update` (what its output does) and
+`scheduler.kv_cache.coordinator` (where the blocks come from).
+"""
+
+from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig, SpeculativeConfig
+from scheduler.connector import ExternalMatch, KVConnector, KVReport
+from scheduler.engine_core import EngineCore
+from scheduler.errors import InvariantError
+from scheduler.output import EngineCoreOutputs, SchedulerOutput
+from scheduler.policies import LastAdmitted, LowestPriority, PriorityOrder, VictimPolicy, WaitingOrder
+from scheduler.request import EOS_TOKEN_ID, Request
+from scheduler.status import FinishReason, RequestStatus
+from scheduler.streaming import SessionInput
+
+__all__ = [
+    "EOS_TOKEN_ID",
+    "EngineCore",
+    "EngineCoreOutputs",
+    "ExternalMatch",
+    "FinishReason",
+    "GroupKind",
+    "InvariantError",
+    "KVCacheConfig",
+    "KVConnector",
+    "KVGroupSpec",
+    "KVReport",
+    "LastAdmitted",
+    "LowestPriority",
+    "PriorityOrder",
+    "Request",
+    "RequestStatus",
+    "SchedulerConfig",
+    "SchedulerOutput",
+    "SessionInput",
+    "SpeculativeConfig",
+    "VictimPolicy",
+    "WaitingOrder",
+]

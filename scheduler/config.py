@@ -1,0 +1,130 @@
+"""What an engine is told before its first request: limits, policies, and the shape of its KV cache.
+
+Names and meanings are vLLM's where vLLM has one. Frozen values, checked once when made: a setting that no
+engine could run with raises `ValueError` with all numbers in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import lcm
+from typing import Literal
+
+
+class GroupKind(StrEnum):
+    """How the layers of a KV cache group attend, which decides what blocks they keep."""
+
+    FULL = "full"
+    SLIDING = "sliding"
+    CHUNKED_LOCAL = "chunked"
+    MAMBA = "mamba"
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroupSpec:
+    """One group of layers that share block tables.
+
+    `block_size` in tokens; `window` for sliding attention and `chunk` for chunked-local attention in tokens;
+    `mamba_mode` none, align or all, with `num_speculative_blocks` further state blocks per request.
+    """
+
+    kind: GroupKind = GroupKind.FULL
+    block_size: int = 16
+    window: int = 0
+    chunk: int = 0
+    mamba_mode: Literal["none", "align", "all"] = "none"
+    num_speculative_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        if self.block_size < 1:
+            raise ValueError(f"block_size must be at least 1, not {self.block_size}")
+        if self.kind is GroupKind.SLIDING and self.window < 1:
+            raise ValueError(f"a sliding group needs a window of at least 1 token, not {self.window}")
+        if self.kind is GroupKind.CHUNKED_LOCAL and self.chunk < 1:
+            raise ValueError(f"a chunked-local group needs a chunk of at least 1 token, not {self.chunk}")
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheConfig:
+    """The KV cache of one engine.
+
+    `num_blocks` counts block 0, the null block, which is never handed out. `hash_block_size` (tokens per block
+    hash, default: the first group's block size) must divide every group's block size when caching is on.
+    """
+
+    num_blocks: int
+    block_size: int = 16
+    enable_caching: bool = True
+    groups: tuple[KVGroupSpec, ...] = ()
+    hash_block_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_blocks < 2:
+            raise ValueError(f"num_blocks must be at least 2 (block 0 is the null block), not {self.num_blocks}")
+        if not self.groups:
+            object.__setattr__(self, "groups", (KVGroupSpec(block_size=self.block_size),))
+        if not self.hash_block_size:
+            object.__setattr__(self, "hash_block_size", self.groups[0].block_size)
+        if self.enable_caching:
+            for group in self.groups:
+                if group.block_size % self.hash_block_size:
+                    raise ValueError(
+                        f"hash_block_size {self.hash_block_size} does not divide the block size {group.block_size} "
+                        f"of a {group.kind} group"
+                    )
+
+    @property
+    def common_block_size(self) -> int:
+        """Least common multiple of the groups' block sizes, tokens: hit lengths are multiples of it."""
+        return lcm(*(group.block_size for group in self.groups))
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """Speculative decoding with `num_speculative_tokens` drafts per request and step.
+
+    ngram drafts need no KV slots of their own; draft_model and eagle write ahead into as many slots as there
+    are drafts; eagle also recomputes the last block of a prefix hit, because its drafter needs hidden states.
+    """
+
+    kind: Literal["ngram", "draft_model", "eagle"]
+    num_speculative_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.num_speculative_tokens < 1:
+            raise ValueError(f"num_speculative_tokens must be at least 1, not {self.num_speculative_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits and policies of one engine; token counts unless said otherwise.
+
+    `max_num_batched_tokens` is the token budget of a step, `max_num_seqs` the longest running list,
+    `long_prefill_token_threshold` caps one request's tokens in a step (0: no cap), `max_loras` the number of
+    distinct adapters in a step (None: LoRA off).
+    """
+
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = 8192
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    async_scheduling: bool = False
+    speculative: SpeculativeConfig | None = None
+    max_loras: int | None = None
+    kv_load_failure_policy: Literal["recompute", "fail"] = "recompute"
+    include_finished_set: bool = False
+    eos_token_id: int = field(default=2)
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.long_prefill_token_threshold < 0:
+            raise ValueError(
+                f"long_prefill_token_threshold must not be negative, is {self.long_prefill_token_threshold}"
+            )
+        if self.policy not in ("fcfs", "priority"):
+            raise ValueError(f"policy must be 'fcfs' or 'priority', not {self.policy!r}")

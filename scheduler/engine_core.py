@@ -1,0 +1,179 @@
+"""The engine: one object that a model runner, or a simulator in its place, drives step by step.
+
+    output = engine.schedule()            # who computes what
+    ...                                   # the model runs
+    engine.update(output, sampled)        # append tokens, stop, free
+
+With scheduling ahead, a second `schedule()` may come before the first `update()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from scheduler import lifecycle
+from scheduler.async_scheduling import AsyncBookkeeping, SyncBookkeeping
+from scheduler.config import KVCacheConfig, SchedulerConfig
+from scheduler.connector import KVConnector, KVReport
+from scheduler.gates import AdmissionGate
+from scheduler.grammar import AcceptAll, DraftValidator, GrammarGate
+from scheduler.kv_cache.coordinator import KVCache
+from scheduler.lora import AdapterGate
+from scheduler.output import EngineCoreOutputs, SchedulerOutput
+from scheduler.policies import LastAdmitted, LowestPriority, PriorityOrder, VictimPolicy, WaitingOrder
+from scheduler.queues import FifoQueue, HeapQueue
+from scheduler.remote_loads import RemoteLoads
+from scheduler.request import Request
+from scheduler.scheduler import Scheduler
+from scheduler.speculation import SpecDecodeStats, attach_drafts, num_lookahead_tokens
+from scheduler.state import EngineState, PrefixCacheStats
+from scheduler.status import RequestStatus
+from scheduler.streaming import IdleSessionGate, SessionInput, Sessions
+from scheduler.update import OutputUpdate
+
+
+class EngineCore:
+    """A vLLM v1 engine without the model.
+
+    `waiting_order` and `victim_policy` replace the choices of `config.policy`; `connector` gives access to KV
+    outside the engine; `draft_validator` checks drafts against grammars.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv_cache_config: KVCacheConfig,
+        *,
+        waiting_order: WaitingOrder | None = None,
+        victim_policy: VictimPolicy | None = None,
+        connector: KVConnector | None = None,
+        draft_validator: DraftValidator | None = None,
+    ) -> None:
+        speculative = config.speculative
+        kv_cache = KVCache(
+            kv_cache_config,
+            max_model_len=config.max_model_len,
+            num_lookahead_tokens=num_lookahead_tokens(speculative),
+            drop_last_hit=speculative is not None and speculative.kind == "eagle",
+        )
+        by_priority = config.policy == "priority"
+        if waiting_order is None and by_priority:
+            waiting_order = PriorityOrder()
+        if victim_policy is None:
+            victim_policy = LowestPriority() if by_priority else LastAdmitted()
+        self.config = config
+        self.kv_cache = kv_cache
+        self.state = EngineState(
+            config,
+            kv_cache,
+            HeapQueue(waiting_order) if waiting_order else FifoQueue(),
+            connector,
+            finished_by_client={} if config.include_finished_set else None,
+        )
+        self.draft_validator: DraftValidator = draft_validator or AcceptAll()
+        self.sessions = Sessions(self.state)
+        self.grammar_gate = GrammarGate()
+        remote_loads = RemoteLoads(self.state)
+        gates: list[AdmissionGate] = [remote_loads, self.grammar_gate, IdleSessionGate()]
+        if config.max_loras is not None:
+            gates.append(AdapterGate(config.max_loras))
+        self.bookkeeping = (AsyncBookkeeping if config.async_scheduling else SyncBookkeeping)(config, kv_cache)
+        self._scheduler = Scheduler(self.state, victim_policy, gates, self.bookkeeping)
+        self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
+
+    # --- the step ---------------------------------------------------------------------------------------
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan the next step."""
+        return self._scheduler.schedule()
+
+    def update(
+        self, output: SchedulerOutput, sampled: Sequence[Sequence[int]], report: KVReport | None = None
+    ) -> EngineCoreOutputs:
+        """Apply a step's output: `sampled[i]` are the tokens of the i-th scheduled request, empty if none."""
+        return self._update.apply(output, sampled, report)
+
+    def propose_drafts(self, output: SchedulerOutput, num_drafts: Sequence[int]) -> None:
+        """Attach the drafts proposed after a synchronous step, one count per scheduled request."""
+        attach_drafts(output.requests, num_drafts, self.draft_validator)
+
+    # --- requests come and go ---------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        """Enqueue a new request."""
+        lifecycle.add(self.state, request)
+
+    def abort_requests(self, request_ids: Iterable[int]) -> None:
+        """End requests from outside; ids that are unknown or have ended do nothing."""
+        known = self.state.requests
+        requests = [known[request_id] for request_id in request_ids if request_id in known]
+        lifecycle.finish(self.state, requests, RequestStatus.FINISHED_ABORTED)
+
+    def submit_input(self, request_id: int, new_input: SessionInput | None) -> None:
+        """The next input of a streaming session, or None for its end; an unknown id does nothing."""
+        request = self.state.requests.get(request_id)
+        if request is not None:
+            self.sessions.submit(request, new_input)
+
+    def grammar_ready(self, request_id: int) -> None:
+        """The grammar that this request waits for is compiled."""
+        self.grammar_gate.ready(request_id)
+
+    def reset_prefix_cache(self, *, preempt_running: bool = False) -> tuple[bool, list[Request]]:
+        """Empty the prefix cache. Returns whether that was possible (no block in use) and whom it preempted."""
+        return lifecycle.reset_prefix_cache(self.state, self.bookkeeping, preempt_running)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether any request is waiting or running; idle streaming sessions do not count."""
+        return self.num_running + self.num_waiting > self.state.num_sessions_idle
+
+    def has_work(self) -> bool:
+        """Whether another step has anything to do or to report."""
+        return self.has_unfinished_requests() or bool(self.state.finished_req_ids)
+
+    # --- reads ------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[Request]:
+        """Running requests in order. Not to be changed."""
+        return self.state.running
+
+    @property
+    def requests(self) -> dict[int, Request]:
+        """All requests the engine knows, by id. Not to be changed."""
+        return self.state.requests
+
+    @property
+    def num_running(self) -> int:
+        """Requests in the running list."""
+        return len(self.state.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the waiting queue, whatever they wait for."""
+        return len(self.state.waiting)
+
+    @property
+    def num_preemptions(self) -> int:
+        """Preemptions so far."""
+        return self.state.num_preemptions
+
+    @property
+    def prefix_cache_stats(self) -> PrefixCacheStats:
+        """Prefix lookups so far."""
+        return self.state.prefix_cache_stats
+
+    @property
+    def connector_prefix_cache_stats(self) -> PrefixCacheStats:
+        """Lookups in the external cache so far."""
+        return self.state.connector_prefix_cache_stats
+
+    @property
+    def spec_decode_stats(self) -> SpecDecodeStats:
+        """Drafts verified so far."""
+        return self._update.spec_decode_stats
+
+    @property
+    def waiting(self) -> list[Request]:
+        """Waiting requests in the order in which the queue would give them out."""
+        return list(self.state.waiting)

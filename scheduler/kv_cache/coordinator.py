@@ -1,0 +1,273 @@
+"""The KV cache of one engine: finds prefix hits, allocates, enters and frees blocks over all its groups.
+
+The scheduler speaks to this object alone. Groups share the block pool; where the order of taking blocks shows,
+it is: hits of every group first, then blocks for externally loaded tokens, then new blocks, group by group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec
+from scheduler.kv_cache.chunked_local import ChunkedLocalManager
+from scheduler.kv_cache.hashes import BlockHasher
+from scheduler.kv_cache.manager import NEVER, GroupManager, shorten
+from scheduler.kv_cache.mamba import MambaManager
+from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool
+from scheduler.kv_cache.sliding import SlidingManager
+from scheduler.request import Request
+
+_MANAGERS: dict[GroupKind, type[GroupManager]] = {
+    GroupKind.FULL: GroupManager,
+    GroupKind.SLIDING: SlidingManager,
+    GroupKind.CHUNKED_LOCAL: ChunkedLocalManager,
+    GroupKind.MAMBA: MambaManager,
+}
+
+
+@dataclass(slots=True)
+class PrefixHits:
+    """Cached blocks a request can start from: one list per group, and the tokens they cover."""
+
+    blocks: list[list[int]]
+    num_tokens: int = 0
+
+
+@dataclass(slots=True)
+class _SpecSet:
+    """The groups with one spec: they are looked up together."""
+
+    manager: GroupManager
+    groups: list[int] = field(default_factory=list)
+
+
+class KVCache:
+    """Block tables and prefix cache of all groups.
+
+    `num_lookahead_tokens`: slots that a drafter wants beyond a running request's own. `drop_last_hit`: eagle
+    computes the last hit block again.
+    """
+
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        *,
+        max_model_len: int,
+        num_lookahead_tokens: int = 0,
+        drop_last_hit: bool = False,
+    ) -> None:
+        self.config = config
+        self.max_model_len = max_model_len
+        self.num_lookahead_tokens = num_lookahead_tokens
+        self.caching = config.enable_caching
+        self.drop_last_hit = drop_last_hit
+        self.pool = BlockPool(config.num_blocks, len(config.groups))
+        self.hasher = BlockHasher(config.hash_block_size)
+        self.managers = [
+            _MANAGERS[spec.kind](
+                spec, index, self.pool, max(spec.block_size // config.hash_block_size, 1), config.enable_caching
+            )
+            for index, spec in enumerate(config.groups)
+        ]
+        self._droppers = [manager for manager in self.managers if not manager.keeps_all]
+        self._spec_sets = self._group_by_spec()
+        self.holders: dict[int, Request] = {}
+        """Requests that hold blocks, by id: running, waiting with blocks, or finished but not yet released."""
+
+    def _group_by_spec(self) -> list[_SpecSet]:
+        sets: dict[KVGroupSpec, _SpecSet] = {}
+        for manager in self.managers:
+            sets.setdefault(manager.spec, _SpecSet(manager)).groups.append(manager.index)
+        return sorted(sets.values(), key=lambda spec_set: spec_set.manager.spec.kind is not GroupKind.FULL)
+
+    # --- counts -----------------------------------------------------------------------------------------
+
+    @property
+    def num_blocks(self) -> int:
+        """All blocks, the null block included."""
+        return self.pool.num_blocks
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks without a holder, cached ones included."""
+        return self.pool.free_queue.size
+
+    @property
+    def num_used_blocks(self) -> int:
+        """Blocks with at least one holder."""
+        return self.pool.num_blocks - 1 - self.pool.free_queue.size
+
+    @property
+    def num_cached_free_blocks(self) -> int:
+        """Blocks without a holder that can still be hit."""
+        return self.pool.num_cached_free
+
+    @property
+    def num_evictions(self) -> int:
+        """Cached blocks handed out again so far."""
+        return self.pool.num_evictions
+
+    @property
+    def num_freed_blocks(self) -> int:
+        """Blocks that lost their last holder so far."""
+        return self.pool.num_freed
+
+    # --- lookup -----------------------------------------------------------------------------------------
+
+    def no_hits(self) -> PrefixHits:
+        """What a request starts from that may not or need not look."""
+        return PrefixHits([[] for _ in self.managers])
+
+    def find_hits(self, request: Request) -> PrefixHits:
+        """The longest cached prefix, never the whole text: the last token must be computed to sample the next."""
+        self.hasher.extend(request)
+        longest = request.num_tokens - 1
+        if len(self._spec_sets) == 1:
+            spec_set = self._spec_sets[0]
+            blocks = self._look_up(spec_set, request, longest, spec_set.manager.block_size)
+            hits = PrefixHits(blocks, len(blocks[0]) * spec_set.manager.block_size)
+        else:
+            hits = self._find_common_hits(request, longest)
+        return hits
+
+    def _look_up(self, spec_set: _SpecSet, request: Request, longest: int, alignment: int) -> list[list[int]]:
+        manager = spec_set.manager
+        step = manager.keys_per_block
+        keys = request.block_keys if step == 1 else request.block_keys[step - 1 :: step]
+        return manager.longest_hit(keys, longest, spec_set.groups, self.drop_last_hit, alignment)
+
+    def _find_common_hits(self, request: Request, longest: int) -> PrefixHits:
+        """Several specs: each may only shorten what the others found, until all agree on a length."""
+        alignment = self.config.common_block_size
+        found: list[list[list[int]] | None] = [None] * len(self._spec_sets)
+        full_first = self._spec_sets[0].manager.spec.kind is GroupKind.FULL
+        one_pass = full_first and len(self._spec_sets) == 2
+        length = longest
+        while True:
+            before = length
+            for i, spec_set in enumerate(self._spec_sets):
+                size = spec_set.manager.block_size
+                known = found[i]
+                if known is not None and spec_set.manager.spec.kind is GroupKind.FULL:
+                    length = length // size * size
+                    continue
+                blocks = self._look_up(spec_set, request, length, alignment)
+                found[i] = blocks
+                length = len(blocks[0]) * size
+            if one_pass or length >= before:
+                break
+        hits = self.no_hits()
+        for spec_set, blocks_found in zip(self._spec_sets, found, strict=True):
+            assert blocks_found is not None
+            if spec_set.manager.spec.kind is GroupKind.FULL:
+                shorten(blocks_found, length // spec_set.manager.block_size)
+            for group, blocks in zip(spec_set.groups, blocks_found, strict=True):
+                hits.blocks[group] = blocks
+        hits.num_tokens = length
+        return hits
+
+    # --- allocation -------------------------------------------------------------------------------------
+
+    def allocate(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        *,
+        num_lookahead_tokens: int = 0,
+        hits: PrefixHits | None = None,
+        num_external_tokens: int = 0,
+        enter_cache: bool = True,
+    ) -> bool:
+        """Give the request slots for its next tokens; False (and nothing taken) if there are too few free blocks.
+
+        Slots cover computed, hit, external, new and lookahead tokens. Full blocks of known tokens are entered in
+        the prefix cache at once unless `enter_cache` is off (loads still under way). Blocks that have
+        fallen out of a window are given back first, even if the allocation then fails.
+        """
+        num_hit_tokens = hits.num_tokens if hits else 0
+        computed = request.num_computed_tokens + num_hit_tokens + num_external_tokens
+        num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
+        if request.block_tables:
+            for manager in self._droppers:
+                manager.drop_skipped(request, computed)
+        needed = 0
+        for manager in self.managers:
+            group_hits = hits.blocks[manager.index] if hits else ()
+            needed += manager.blocks_needed(request, num_slots, group_hits, computed)
+        if needed > self.pool.free_queue.size:
+            return False
+
+        if not request.block_tables:
+            self._open_tables(request, hits, computed, num_external_tokens)
+        if needed:
+            for manager in self.managers:
+                manager.extend(request, num_slots)
+        if self.caching and enter_cache:
+            self.enter(request, min(computed + num_new_tokens, request.num_tokens))
+        self._note_quiet(request, computed, num_new_tokens)
+        return True
+
+    def _open_tables(
+        self, request: Request, hits: PrefixHits | None, computed: int, num_external_tokens: int
+    ) -> None:
+        request.block_tables = [[] for _ in self.managers]
+        request.num_cached_blocks = [0] * len(self.managers)
+        self.holders[request.request_id] = request
+        for manager in self.managers:
+            manager.take_hits(request, hits.blocks[manager.index] if hits else (), computed)
+        if num_external_tokens:
+            for manager in self.managers:
+                manager.extend(request, computed)
+
+    def _note_quiet(self, request: Request, computed: int, num_tokens: int) -> None:
+        """Work out up to where one-token steps need no call of `allocate`."""
+        until = self.max_model_len - 1 if computed + num_tokens >= request.high_water_tokens else 0
+        for manager in self.managers:
+            quiet = manager.quiet_until(request, computed)
+            if quiet < until:
+                until = quiet
+        request.kv_quiet_until = until - self.num_lookahead_tokens
+
+    # --- cache and end ----------------------------------------------------------------------------------
+
+    def enter(self, request: Request, num_tokens: int) -> None:
+        """Enter the full blocks of the first `num_tokens` tokens in the prefix cache of every group."""
+        if len(request.block_keys) * self.hasher.block_size < num_tokens:
+            self.hasher.extend(request)
+        for manager in self.managers:
+            manager.enter(request, num_tokens)
+
+    def free(self, request: Request) -> None:
+        """Release everything the request holds, group by group, the tail of each table first."""
+        if request.block_tables:
+            for manager in self.managers:
+                manager.free(request)
+            request.block_tables = []
+            request.num_cached_blocks = []
+            request.kv_quiet_until = 0
+            del self.holders[request.request_id]
+
+    def reset(self) -> bool:
+        """Empty the prefix cache; refused (False) while any block is in use."""
+        if self.num_used_blocks:
+            return False
+        self.pool.forget_all()
+        return True
+
+    # --- for those who look from outside ----------------------------------------------------------------
+
+    def num_common_prefix_blocks(self, request: Request) -> list[int]:
+        """Per group: leading blocks of this request that all holders share. Full attention only, else 0."""
+        common = []
+        for manager in self.managers:
+            count = 0
+            if self.caching and manager.spec.kind is GroupKind.FULL and request.block_tables:
+                for block in request.block_tables[manager.index]:
+                    if block == NULL_BLOCK or self.pool.ref_counts[block] != len(self.holders):
+                        break
+                    count += 1
+            common.append(count)
+        return common
+
+
+__all__ = ["NEVER", "KVCache", "PrefixHits"]

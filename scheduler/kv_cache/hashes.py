@@ -1,0 +1,73 @@
+"""Block hashes: an exact integer key for every full block of a request, chained through all blocks before it.
+
+Two blocks have the same key if and only if their texts, everything before them, and the extras (LoRA adapter in
+every block, cache salt in the first) are the same. No digest is needed because a text is a few runs of
+consecutive ids (see `scheduler.tokens`):
+
+* a first block that is one run and has no extras takes its key from its first token;
+* a block that continues the run in which the block before it ended has that block's key plus one;
+* every other block gets the next unused number for its (parent key, pieces, extras).
+
+So a prompt that shares nothing is hashed by arithmetic, thousands of blocks at once, and only the places where
+texts can branch cost memory. Numbered keys are negative, arithmetic ones are not, and both leave room for
+2**24 increments, so keys of different texts never meet.
+"""
+
+from __future__ import annotations
+
+from scheduler.request import Request
+from scheduler.tokens import TokenRange
+
+_ROOM_BITS = 24
+
+_Origin = tuple[int | None, tuple[TokenRange, ...], str | None, str | None]
+
+
+class BlockHasher:
+    """Makes the keys of one engine's requests, `block_size` tokens each."""
+
+    __slots__ = ("_numbers", "block_size")
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._numbers: dict[_Origin, int] = {}
+
+    def extend(self, request: Request) -> None:
+        """Append the keys of all full blocks that have none yet. Keys once made are never recomputed here."""
+        size = self.block_size
+        keys = request.block_keys
+        index = len(keys)
+        full = request.num_tokens // size
+        if index >= full:
+            return
+        tokens = request.tokens
+        starts, shifts = tokens.starts, tokens.shifts
+        while index < full:
+            begin = index * size
+            run = tokens.run_at(begin)
+            run_end = starts[run + 1] if run + 1 < len(starts) else request.num_tokens
+            if begin + size <= run_end:
+                if index == 0 and request.lora_name is None and request.cache_salt is None:
+                    key = shifts[run] << _ROOM_BITS
+                elif index and request.hashed_shift == shifts[run]:
+                    key = keys[-1] + 1
+                else:
+                    key = self._number(request, begin)
+                count = run_end // size - index
+                keys.extend(range(key, key + count))
+                index += count
+            else:
+                keys.append(self._number(request, begin))
+                run = tokens.run_at(begin + size - 1)
+                index += 1
+            request.hashed_shift = shifts[run]
+
+    def _number(self, request: Request, begin: int) -> int:
+        pieces = request.tokens.pieces(begin, begin + self.block_size)
+        origin: _Origin
+        if begin:
+            origin = (request.block_keys[-1], pieces, None, None)
+        else:
+            origin = (None, pieces, request.lora_name, request.cache_salt)
+        numbers = self._numbers
+        return -(numbers.setdefault(origin, len(numbers) + 1) << _ROOM_BITS)

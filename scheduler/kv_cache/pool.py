@@ -1,0 +1,125 @@
+"""The block pool: reference counts, the prefix cache and the free queue of one engine's KV blocks.
+
+A block is an integer. It is *used* while its reference count is above zero, else it stands in the free queue; a
+free block may still carry a key (*cached free*) and can be hit until it is handed out again, which evicts it. All KV
+groups draw from this one pool, but each has its own table of cached blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler.kv_cache.free_queue import FreeQueue
+
+NULL_BLOCK = 0
+"""Stands in block tables for positions whose KV is not kept. Never handed out, counted or cached."""
+
+
+class BlockPool:
+    """All blocks of one engine. Block ids are 0 … num_blocks - 1; 0 is the null block."""
+
+    __slots__ = (
+        "_cached",
+        "free_queue",
+        "group_of_block",
+        "key_of_block",
+        "num_blocks",
+        "num_cached_free",
+        "num_evictions",
+        "num_freed",
+        "ref_counts",
+    )
+
+    def __init__(self, num_blocks: int, num_groups: int) -> None:
+        self.num_blocks = num_blocks
+        self.free_queue = FreeQueue(num_blocks)
+        self.ref_counts = [0] * num_blocks
+        self.key_of_block: list[int | None] = [None] * num_blocks
+        self.group_of_block = [0] * num_blocks
+        self._cached: list[dict[int, int | dict[int, None]]] = [{} for _ in range(num_groups)]
+        self.num_cached_free = 0
+        self.num_evictions = 0
+        self.num_freed = 0
+
+    @property
+    def num_free(self) -> int:
+        """Blocks in the free queue."""
+        return self.free_queue.size
+
+    def take(self, count: int) -> list[int]:
+        """Hand out `count` blocks from the head of the free queue; those that carry a key are evicted."""
+        blocks = self.free_queue.pop_many(count)
+        ref_counts, keys = self.ref_counts, self.key_of_block
+        for block in blocks:
+            ref_counts[block] = 1
+            if keys[block] is not None:
+                self.num_cached_free -= 1
+                self.num_evictions += 1
+                self.forget(block)
+        return blocks
+
+    def touch(self, blocks: Iterable[int]) -> None:
+        """One more holder for each block; free ones leave the queue. Null blocks are ignored."""
+        ref_counts = self.ref_counts
+        for block in blocks:
+            if block == NULL_BLOCK:
+                continue
+            if ref_counts[block] == 0:
+                self.free_queue.remove(block)
+                self.num_cached_free -= 1
+            ref_counts[block] += 1
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """One holder less for each block, in the given order; those without holders join the free queue's tail."""
+        ref_counts, keys = self.ref_counts, self.key_of_block
+        freed = []
+        for block in blocks:
+            if block == NULL_BLOCK:
+                continue
+            count = ref_counts[block] - 1
+            ref_counts[block] = count
+            if count == 0:
+                freed.append(block)
+                if keys[block] is not None:
+                    self.num_cached_free += 1
+        self.num_freed += len(freed)
+        self.free_queue.append_many(freed)
+
+    def enter(self, block: int, key: int, group: int) -> None:
+        """Enter a used block in the prefix cache of `group`. Several blocks may carry the same key."""
+        self.key_of_block[block] = key
+        self.group_of_block[block] = group
+        cached = self._cached[group]
+        found = cached.setdefault(key, block)
+        if found is not block and found != block:
+            if isinstance(found, dict):
+                found[block] = None
+            else:
+                cached[key] = {found: None, block: None}
+
+    def forget(self, block: int) -> None:
+        """Take a block out of the prefix cache; others with the same key stay."""
+        key = self.key_of_block[block]
+        if key is None:
+            return
+        self.key_of_block[block] = None
+        cached = self._cached[self.group_of_block[block]]
+        found = cached[key]
+        if isinstance(found, dict):
+            del found[block]
+            if len(found) == 1:
+                cached[key] = next(iter(found))
+        else:
+            del cached[key]
+
+    def find(self, key: int, group: int) -> int:
+        """The earliest entered block with this key, `NULL_BLOCK` if there is none."""
+        found = self._cached[group].get(key, NULL_BLOCK)
+        return found if isinstance(found, int) else next(iter(found))
+
+    def forget_all(self) -> None:
+        """Empty the prefix cache. The order of the free queue does not change."""
+        self.key_of_block = [None] * self.num_blocks
+        for cached in self._cached:
+            cached.clear()
+        self.num_cached_free = 0

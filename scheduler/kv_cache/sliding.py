@@ -1,0 +1,92 @@
+"""Sliding-window attention: only the last `window` tokens matter, blocks before them become null blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.kv_cache.manager import GroupManager, append_column, shorten
+from scheduler.kv_cache.pool import NULL_BLOCK
+from scheduler.request import Request
+
+
+class WindowManager(GroupManager):
+    """What sliding-window and chunked-local attention share: tokens fall out of sight, whole blocks are dropped."""
+
+    keeps_all = False
+
+    def blocks_needed(
+        self, request: Request, num_slots: int, hits: Sequence[int], num_computed_tokens: int
+    ) -> int:
+        """As for full attention, but in the first allocation blocks already out of sight need no memory."""
+        table = request.block_tables[self.index] if request.block_tables else ()
+        if table:
+            return super().blocks_needed(request, num_slots, hits, num_computed_tokens)
+        skipped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
+        needed = -(-num_slots // self.block_size) - max(skipped, len(hits))
+        return max(needed, 0) + self.num_free_hits(hits[skipped:])
+
+    def take_hits(self, request: Request, hits: Sequence[int], num_computed_tokens: int) -> None:
+        """Null blocks for what is out of sight, then the hits beyond."""
+        skipped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
+        super().take_hits(request, [*[NULL_BLOCK] * skipped, *hits[skipped:]], num_computed_tokens)
+
+    def drop_skipped(self, request: Request, num_computed_tokens: int) -> None:
+        """Release the blocks out of sight, highest index first, down to the first null block."""
+        table = request.block_tables[self.index]
+        skipped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
+        dropped = []
+        for i in range(min(skipped, len(table)) - 1, -1, -1):
+            if table[i] == NULL_BLOCK:
+                break
+            dropped.append(table[i])
+            table[i] = NULL_BLOCK
+        if dropped:
+            self.pool.release(dropped)
+
+
+class SlidingManager(WindowManager):
+    """Sliding-window attention over `spec.window` tokens."""
+
+    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """The next token sees itself and the window - 1 tokens before it."""
+        return max(0, num_computed_tokens - self.spec.window + 1)
+
+    def longest_hit(
+        self, keys: Sequence[int], max_tokens: int, groups: Sequence[int], drop_last: bool, alignment: int
+    ) -> list[list[int]]:
+        """The rightmost run of hits as long as the window, null blocks before it; else the run from block 0."""
+        size = self.block_size
+        needed = -(-(self.spec.window - 1) // size) + drop_last
+        limit = min(max_tokens // size, len(keys))
+        columns: list[list[int] | None] = [None] * limit
+        run = 0
+        end = limit
+        for i in range(limit - 1, -1, -1):
+            found = self.find_in(keys[i], groups)
+            if found is None:
+                run = 0
+                continue
+            if run == 0:
+                if (i + 1) * size % alignment:
+                    continue
+                end = i + 1
+            columns[i] = found
+            run += 1
+            if run >= needed:
+                break
+        length = end if run >= needed else run
+        hits: list[list[int]] = [[] for _ in groups]
+        for i in range(length):
+            found = columns[i] if i >= end - run else None
+            append_column(hits, found or [NULL_BLOCK] * len(groups))
+        if run < needed:
+            self.align(hits, alignment)
+        if drop_last:
+            shorten(hits, length - 1)
+        return hits
+
+    def quiet_until(self, request: Request, num_computed_tokens: int) -> int:
+        """Ends too where the next whole block falls out of the window."""
+        dropped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
+        next_drop = (dropped + 1) * self.block_size + self.spec.window - 1
+        return min(super().quiet_until(request, num_computed_tokens), next_drop)

@@ -1,0 +1,31 @@
+"""LoRA slots: a step can use only so many distinct adapters."""
+
+from __future__ import annotations
+
+from scheduler.output import SchedulerOutput
+from scheduler.request import Request
+
+
+class AdapterGate:
+    """Passes over requests whose adapter would be one too many in this step.
+
+    The adapters of a step are those of everything scheduled in it so far. Requests without adapter always pass.
+    """
+
+    def __init__(self, max_loras: int) -> None:
+        self.max_loras = max_loras
+        self._output: SchedulerOutput | None = None
+        self._names: set[str] = set()
+        self._num_seen = 0
+
+    def holds_back(self, request: Request, output: SchedulerOutput) -> bool:
+        """True if all slots are taken by other adapters."""
+        if request.lora_name is None:
+            return False
+        if output is not self._output:
+            self._output, self._names, self._num_seen = output, set(), 0
+        for scheduled in output.requests[self._num_seen :]:
+            if scheduled.lora_name is not None:
+                self._names.add(scheduled.lora_name)
+        self._num_seen = len(output.requests)
+        return len(self._names) == self.max_loras and request.lora_name not in self._names

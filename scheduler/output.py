@@ -1,0 +1,109 @@
+"""What goes out of a step: who computes how many tokens, and after the model ran, what came of it.
+
+`SchedulerOutput` is filled by the phases of `schedule()` in scheduled order and then only read. Its lists are
+parallel; block tables are not copied into it, they stand on the requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduler.request import Request
+from scheduler.status import FinishReason
+
+
+def count_recomputed(request: Request, num_computed_before: int, num_tokens: int) -> int:
+    """How many of the next `num_tokens` tokens had been computed before, ahead of a preemption."""
+    return max(0, min(num_computed_before + num_tokens, request.high_water_tokens) - num_computed_before)
+
+
+class SchedulerOutput:
+    """One step's decisions. The four lists are parallel, in scheduled order: running, then new and resumed."""
+
+    __slots__ = (
+        "finished_req_ids",
+        "new",
+        "num_computed_before",
+        "num_recomputed_tokens",
+        "num_scheduled_tokens",
+        "preempted",
+        "requests",
+        "resumed",
+        "samples",
+        "scheduled_spec_decode_tokens",
+        "token_budget",
+        "total_num_scheduled_tokens",
+    )
+
+    def __init__(self, token_budget: int) -> None:
+        self.token_budget = token_budget
+        """Tokens this step could still take."""
+        self.requests: list[Request] = []
+        self.num_scheduled_tokens: list[int] = []
+        self.num_computed_before: list[int] = []
+        self.samples: list[bool] = []
+        """Whether the step yields a token for the request (False: an unfinished prefill chunk)."""
+        self.scheduled_spec_decode_tokens: dict[int, int] = {}
+        """Draft tokens to verify, by request id; only requests that have some."""
+        self.new: list[Request] = []
+        """Admitted for the first time (or a session going on with its next input)."""
+        self.resumed: list[Request] = []
+        """Admitted again after a preemption."""
+        self.preempted: list[Request] = []
+        self.finished_req_ids: set[int] = set()
+        """Requests that ended since the previous step."""
+        self.total_num_scheduled_tokens = 0
+        self.num_recomputed_tokens = 0
+
+    def add(self, request: Request, num_tokens: int) -> None:
+        """Schedule `num_tokens` for a request: they count as computed from here on."""
+        computed = request.num_computed_tokens
+        self.requests.append(request)
+        self.num_scheduled_tokens.append(num_tokens)
+        self.num_computed_before.append(computed)
+        after = computed + num_tokens
+        request.num_computed_tokens = after
+        self.samples.append(after >= request.num_tokens + request.num_output_placeholders)
+        self.token_budget -= num_tokens
+        if computed < request.high_water_tokens:
+            again = count_recomputed(request, computed, num_tokens)
+            request.num_recomputed_tokens += again
+            self.num_recomputed_tokens += again
+
+    def take_out(self, request: Request) -> bool:
+        """Undo `add` for a request that is preempted in the very step it was scheduled in; False if it was not."""
+        if request not in self.requests:
+            return False
+        position = self.requests.index(request)
+        del self.requests[position]
+        num_tokens = self.num_scheduled_tokens.pop(position)
+        computed = self.num_computed_before.pop(position)
+        del self.samples[position]
+        self.scheduled_spec_decode_tokens.pop(request.request_id, None)
+        self.token_budget += num_tokens
+        again = count_recomputed(request, computed, num_tokens)
+        request.num_recomputed_tokens -= again
+        self.num_recomputed_tokens -= again
+        request.num_computed_tokens = computed
+        return True
+
+
+RequestOutput = tuple[Request, int, FinishReason | None]
+"""`(request, number of new tokens, finish reason or None)`."""
+
+
+@dataclass(slots=True)
+class EngineCoreOutputs:
+    """What the update of one step tells the clients."""
+
+    entries: list[RequestOutput] = field(default_factory=list)
+    """Requests with new tokens, or ended by this output, in scheduled order; load errors come last."""
+    finished_by_client: dict[int, set[int]] | None = None
+    """Ids that ended since the client's last report, aborts included (only with `include_finished_set`)."""
+
+    def by_client(self) -> dict[int, list[RequestOutput]]:
+        """Entries per client index, clients in the order of their first entry."""
+        grouped: dict[int, list[RequestOutput]] = {}
+        for entry in self.entries:
+            grouped.setdefault(entry[0].client_index, []).append(entry)
+        return grouped

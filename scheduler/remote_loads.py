@@ -1,0 +1,119 @@
+"""Loads in the background: requests wait for them, and some blocks of a load may turn out bad."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from scheduler import lifecycle
+from scheduler.connector import KVReport
+from scheduler.output import RequestOutput, SchedulerOutput
+from scheduler.request import Request
+from scheduler.state import EngineState
+from scheduler.status import FinishReason, RequestStatus
+
+
+class RemoteLoads:
+    """The loads of one engine. As an admission gate it passes over requests whose load is still under way."""
+
+    def __init__(self, state: EngineState) -> None:
+        self.state = state
+        self._received: set[int] = set()
+        self._failed: set[int] = set()
+
+    # --- admission --------------------------------------------------------------------------------------
+
+    def holds_back(self, request: Request, output: SchedulerOutput) -> bool:
+        """True while the load is under way. A finished load makes the request an ordinary waiting one."""
+        if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
+            return False
+        if request.request_id not in self._received:
+            return True
+        self._received.discard(request.request_id)
+        self._count_as_computed(request)
+        preempted = request.num_preemptions > 0
+        request.move_to(RequestStatus.PREEMPTED if preempted else RequestStatus.WAITING)
+        return False
+
+    def _count_as_computed(self, request: Request) -> None:
+        kv_cache = self.state.kv_cache
+        if request.request_id in self._failed:
+            self._failed.discard(request.request_id)
+            if request.num_computed_tokens == 0:
+                kv_cache.free(request)
+                return
+        else:
+            loaded = len(request.block_tables[0]) * kv_cache.managers[0].block_size
+            loaded = min(loaded, request.num_tokens)
+            request.num_computed_tokens = loaded - 1 if loaded == request.num_tokens else loaded
+        if kv_cache.caching:
+            kv_cache.enter(request, request.num_computed_tokens)
+
+    # --- reports ----------------------------------------------------------------------------------------
+
+    def take_report(self, report: KVReport) -> None:
+        """Loads and sends that are done. Blocks of requests that ended meanwhile are released now."""
+        requests = self.state.requests
+        for request_id in report.received:
+            request = requests.get(request_id)
+            if request is None:
+                continue
+            if request.is_finished:
+                lifecycle.release(self.state, request)
+            else:
+                self._received.add(request_id)
+        for request_id in report.sent:
+            request = requests.get(request_id)
+            if request is not None:
+                lifecycle.release(self.state, request)
+
+    def take_invalid_blocks(self, invalid: Collection[int]) -> tuple[set[int], list[RequestOutput]]:
+        """Blocks whose load failed, before the step's tokens are looked at.
+
+        Returns the ids of running requests whose tokens of this step are worthless, and with policy "fail" the
+        entries of requests that end for it.
+        """
+        state = self.state
+        loading = [r for r in state.waiting if r.status is RequestStatus.WAITING_FOR_REMOTE_KVS]
+        fail = state.config.kv_load_failure_policy == "fail"
+        broken_loads, _ = self._shorten(loading, invalid)
+        broken_running, bad_blocks = self._shorten(state.running, invalid)
+        if not fail:
+            self._failed.update(request.request_id for request in broken_loads)
+            return {request.request_id for request in broken_running}, []
+        for block in bad_blocks:
+            state.kv_cache.pool.forget(block)
+        broken = [*broken_loads, *broken_running]
+        lifecycle.finish(state, broken, RequestStatus.FINISHED_ERROR)
+        return {r.request_id for r in broken}, [(request, 0, FinishReason.ERROR) for request in broken]
+
+    def _shorten(self, requests: Iterable[Request], invalid: Collection[int]) -> tuple[list[Request], list[int]]:
+        """Let the requests fall back to what they have without the bad blocks.
+
+        The first holder of a bad block falls to that block and will compute it again; a later sharer keeps the
+        block and falls to what was cached when it was first scheduled. Also returns the blocks from each first
+        bad one on.
+        """
+        size = self.state.kv_cache.managers[0].block_size
+        marked: set[int] = set()
+        broken, bad_blocks = [], []
+        for request in requests:
+            table = request.block_tables[0] if request.block_tables else []
+            if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
+                examined = request.num_cached_tokens
+            elif request.request_id in self._failed:
+                examined = request.num_computed_tokens
+            else:
+                examined = len(table) * size
+            bad = [i for i, block in enumerate(table[: -(-examined // size)]) if block in invalid]
+            if not bad:
+                continue
+            broken.append(request)
+            first = next((i for i in bad if table[i] not in marked), None)
+            if first is None:
+                request.num_computed_tokens = request.num_cached_tokens
+            else:
+                request.num_computed_tokens = first * size
+                request.num_external_tokens -= examined - first * size
+                bad_blocks += table[first:]
+            marked.update(table[i] for i in bad)
+        return broken, bad_blocks

@@ -1,0 +1,161 @@
+"""One request as the engine sees it: what it asks for, and how far it has come.
+
+There is no prefill or decode state. A request has `num_tokens` known tokens (prompt and appended outputs) and
+`num_computed_tokens` of them have KV; every step tries to let the second catch up with the first. How long the
+output will be in the end is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler.status import RequestStatus, check_move
+from scheduler.tokens import TokenRange, TokenRuns
+
+EOS_TOKEN_ID = 2
+"""The end-of-sequence token of the pretended models."""
+
+
+class Request:
+    """A request and its progress. Counts are tokens unless the name says otherwise.
+
+    `prompt` is a sequence of `(first token id, count)` ranges. `arrival_time` (s) and `priority` (smaller runs
+    first) order the waiting queue under the priority policy. `cache_salt` and `lora_name` enter the block
+    hashes. `resumable` marks a streaming session that goes on with further inputs.
+    """
+
+    __slots__ = (
+        "arrival_time",
+        "block_keys",
+        "block_tables",
+        "cache_salt",
+        "client_index",
+        "discard_next_output",
+        "hashed_shift",
+        "high_water_tokens",
+        "ignore_eos",
+        "kv_quiet_until",
+        "lora_name",
+        "max_tokens",
+        "min_tokens",
+        "needs_grammar",
+        "num_cached_blocks",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_draft_tokens",
+        "num_external_tokens",
+        "num_output_placeholders",
+        "num_output_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_recomputed_tokens",
+        "num_tokens",
+        "priority",
+        "request_id",
+        "resumable",
+        "skip_reading_prefix_cache",
+        "status",
+        "stop_reason",
+        "stop_token_ids",
+        "streaming_inputs",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        request_id: int,
+        prompt: Iterable[TokenRange],
+        max_tokens: int,
+        *,
+        arrival_time: float = 0.0,
+        priority: int = 0,
+        client_index: int = 0,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
+        stop_token_ids: Iterable[int] = (),
+        lora_name: str | None = None,
+        cache_salt: str | None = None,
+        skip_reading_prefix_cache: bool = False,
+        needs_grammar: bool = False,
+        resumable: bool = False,
+    ) -> None:
+        self.request_id = request_id
+        self.max_tokens = max_tokens
+        self.arrival_time = arrival_time
+        self.priority = priority
+        self.client_index = client_index
+        self.min_tokens = min_tokens
+        self.ignore_eos = ignore_eos
+        self.stop_token_ids = frozenset(stop_token_ids)
+        self.lora_name = lora_name
+        self.cache_salt = cache_salt
+        self.skip_reading_prefix_cache = skip_reading_prefix_cache
+        self.needs_grammar = needs_grammar
+        self.resumable = resumable
+
+        self.tokens = TokenRuns()
+        self.num_tokens = self.tokens.append_ranges(0, prompt)
+        if self.num_tokens < 1 or max_tokens < 1:
+            raise ValueError(
+                f"request {request_id} needs at least one prompt token and one output token, "
+                f"has {self.num_tokens} and {max_tokens}"
+            )
+        self.num_prompt_tokens = self.num_tokens
+        self.num_output_tokens = 0
+        self.num_computed_tokens = 0
+        self.num_draft_tokens = 0
+        """Draft tokens attached, to be verified in the next step."""
+        self.num_output_placeholders = 0
+        """Asynchronous scheduling: tokens scheduled but not yet returned."""
+
+        self.status = RequestStatus.WAITING_FOR_FSM if needs_grammar else RequestStatus.WAITING
+        self.stop_reason: int | None = None
+        """The stop token that ended the output, once one has."""
+        self.num_cached_tokens = -1
+        """Tokens already computed when first scheduled; -1 before that."""
+        self.num_external_tokens = 0
+        """Of these, the tokens that came through the KV connector."""
+        self.discard_next_output = False
+        self.streaming_inputs: list[object] | None = None
+
+        self.num_preemptions = 0
+        self.num_recomputed_tokens = 0
+        self.high_water_tokens = 0
+        """Most tokens ever computed before a preemption: what is scheduled again below it is recomputation."""
+
+        self.block_keys: list[int] = []
+        """Hashes of the leading full blocks, see `kv_cache.hashes`."""
+        self.hashed_shift = 0
+        self.block_tables: list[list[int]] = []
+        """Block ids per KV group; empty while the request holds none."""
+        self.num_cached_blocks: list[int] = []
+        """Leading blocks per KV group that have been entered in the prefix cache."""
+        self.kv_quiet_until = 0
+        """While fewer tokens than this are computed, one more changes nothing in the KV cache."""
+
+    @property
+    def max_total_tokens(self) -> int:
+        """Prompt and longest output together."""
+        return self.num_prompt_tokens + self.max_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        """True once the request has ended, for whatever reason."""
+        return self.status >= RequestStatus.FINISHED_STOPPED
+
+    def move_to(self, status: RequestStatus) -> None:
+        """Change the status, along the engine's ways only (`scheduler.status.MOVES`)."""
+        check_move(self.request_id, self.status, status)
+        self.status = status
+
+    def append_token(self, token: int) -> None:
+        """Append one output token."""
+        self.tokens.append(self.num_tokens, token)
+        self.num_tokens += 1
+        self.num_output_tokens += 1
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id}, {self.status.name}, tokens={self.num_tokens}, "
+            f"computed={self.num_computed_tokens})"
+        )

@@ -1,0 +1,188 @@
+"""The schedule page: how one step is put together.
+
+There is no prefill phase and no decode phase: every request has known tokens and computed tokens, and each step
+gives out a budget of tokens that lets the second count catch up with the first. Running requests come first, in
+order, and preempt when blocks run out. Then, only if nobody was preempted, waiting requests are admitted from the
+head of the queue. Chunked prefill, prefix hits, speculation and scheduling ahead all follow from this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.async_scheduling import SyncBookkeeping
+from scheduler.connector import ExternalMatch
+from scheduler.gates import AdmissionGate
+from scheduler.kv_cache.coordinator import PrefixHits
+from scheduler.output import SchedulerOutput
+from scheduler.policies import VictimPolicy
+from scheduler.request import Request
+from scheduler.speculation import num_lookahead_tokens, use_drafts
+from scheduler.state import EngineState
+from scheduler.status import RequestStatus
+
+_NO_MATCH = ExternalMatch(0, False)
+
+
+class Scheduler:
+    """Plans steps on an engine's state."""
+
+    def __init__(
+        self,
+        state: EngineState,
+        victim_policy: VictimPolicy,
+        gates: Sequence[AdmissionGate],
+        bookkeeping: SyncBookkeeping,
+    ) -> None:
+        self.state = state
+        self.victim_policy = victim_policy
+        self.gates = gates
+        self.bookkeeping = bookkeeping
+        self.num_lookahead_tokens = num_lookahead_tokens(state.config.speculative)
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan one step. What is planned counts as computed from here on."""
+        budget = self.state.config.max_num_batched_tokens
+        output = SchedulerOutput(budget)
+        self._schedule_running(output)
+        if not output.preempted:
+            self._admit_waiting(output)
+        output.total_num_scheduled_tokens = budget - output.token_budget
+        self.bookkeeping.note_scheduled(output)
+        output.finished_req_ids, self.state.finished_req_ids = self.state.finished_req_ids, set()
+        return output
+
+    # --- phase 1: running requests ----------------------------------------------------------------------
+
+    def _schedule_running(self, output: SchedulerOutput) -> None:
+        running = self.state.running
+        index = 0
+        while index < len(running) and output.token_budget > 0:
+            request = running[index]
+            index += 1
+            in_flight = request.num_output_placeholders
+            if in_flight and request.num_computed_tokens + 2 - in_flight >= request.max_total_tokens:
+                continue  # the step in flight must end it
+            lacking = request.num_tokens + in_flight + request.num_draft_tokens - request.num_computed_tokens
+            if lacking == 1 and request.num_computed_tokens < request.kv_quiet_until:
+                num_tokens = 1
+            else:
+                num_tokens = self._tokens_this_step(request, lacking, output)
+                if num_tokens <= 0:
+                    continue
+                index, fits = self._make_room(request, num_tokens, index, output)
+                if not fits:
+                    break
+            if request.num_draft_tokens:
+                use_drafts(request, num_tokens, output)
+            output.add(request, num_tokens)
+
+    def _tokens_this_step(self, request: Request, lacking: int, output: SchedulerOutput) -> int:
+        """The part of the lacking tokens that this step's limits allow."""
+        config = self.state.config
+        if 0 < config.long_prefill_token_threshold < lacking:
+            lacking = config.long_prefill_token_threshold
+        return min(lacking, output.token_budget, config.max_model_len - 1 - request.num_computed_tokens)
+
+    def _make_room(
+        self, request: Request, num_tokens: int, index: int, output: SchedulerOutput
+    ) -> tuple[int, bool]:
+        """Allocate slots, preempting until they fit. Returns the walk's index and whether the request got them.
+
+        A victim that was already scheduled in this step is taken out of it, and the walk steps back for it. One
+        that stands before the walk but was passed over does not move it, so then one request is left out.
+        """
+        state = self.state
+        while not state.kv_cache.allocate(request, num_tokens, num_lookahead_tokens=self.num_lookahead_tokens):
+            victim = state.running.pop(self.victim_policy.choose(state.running, request))
+            if output.take_out(victim):
+                index -= 1
+            state.preempt(victim)
+            output.preempted.append(victim)
+            if victim is request:
+                return index, False
+        return index, True
+
+    # --- phase 2: waiting requests ----------------------------------------------------------------------
+
+    def _admit_waiting(self, output: SchedulerOutput) -> None:
+        state, waiting = self.state, self.state.waiting
+        set_aside: list[Request] = []
+        while waiting and output.token_budget > 0 and len(state.running) < state.config.max_num_seqs:
+            request = waiting.peek()
+            if any(gate.holds_back(request, output) for gate in self.gates):
+                set_aside.append(waiting.pop())
+                continue
+            found = self._find_computed(request)
+            if found is None:
+                set_aside.append(waiting.pop())
+                continue
+            hits, external = found
+            computed = request.num_computed_tokens + hits.num_tokens + external.num_tokens
+            num_tokens = 0 if external.asynchronous else self._tokens_admitted(request, computed, output)
+            if num_tokens is None or not self._allocate(request, num_tokens, hits, external):
+                break
+            waiting.pop()
+            if external.asynchronous:
+                request.move_to(RequestStatus.WAITING_FOR_REMOTE_KVS)
+                set_aside.append(request)
+            else:
+                self._admit(request, num_tokens, computed, output)
+        if set_aside:
+            waiting.put_back(set_aside)
+
+    def _find_computed(self, request: Request) -> tuple[PrefixHits, ExternalMatch] | None:
+        """What need not be computed: local hits and the connector's match. None: the connector does not know yet."""
+        state = self.state
+        hits, external = state.kv_cache.no_hits(), _NO_MATCH
+        if request.num_computed_tokens:
+            return hits, external
+        if state.kv_cache.caching and not request.skip_reading_prefix_cache:
+            hits = state.kv_cache.find_hits(request)
+            state.prefix_cache_stats.count(request, request.num_tokens, hits.num_tokens)
+        if state.connector is not None:
+            match = state.connector.match(request, hits.num_tokens)
+            if match is None:
+                return None
+            external = match
+            request.num_external_tokens = external.num_tokens
+        return hits, external
+
+    def _tokens_admitted(self, request: Request, computed: int, output: SchedulerOutput) -> int | None:
+        """Tokens for a request's first step; None if it must not be cut and does not fit."""
+        config = self.state.config
+        num_tokens = request.num_tokens - computed
+        if 0 < config.long_prefill_token_threshold < num_tokens:
+            num_tokens = config.long_prefill_token_threshold
+        if not config.enable_chunked_prefill and num_tokens > output.token_budget:
+            return None
+        return min(num_tokens, output.token_budget)
+
+    def _allocate(self, request: Request, num_tokens: int, hits: PrefixHits, external: ExternalMatch) -> bool:
+        state = self.state
+        looked_up = request.num_computed_tokens == 0
+        allocated = state.kv_cache.allocate(
+            request,
+            num_tokens,
+            num_lookahead_tokens=0 if looked_up else self.num_lookahead_tokens,
+            hits=hits,
+            num_external_tokens=external.num_tokens,
+            enter_cache=not external.asynchronous,
+        )
+        if allocated and looked_up:
+            state.prefix_cache_stats.saved_tokens += hits.num_tokens
+            if state.connector is not None:
+                state.connector.note_allocated(request, external.num_tokens)
+                queried = request.num_tokens - hits.num_tokens
+                state.connector_prefix_cache_stats.count(request, queried, external.num_tokens)
+        return allocated
+
+    def _admit(self, request: Request, num_tokens: int, computed: int, output: SchedulerOutput) -> None:
+        resumed = request.status is RequestStatus.PREEMPTED
+        (output.resumed if resumed else output.new).append(request)
+        request.move_to(RequestStatus.RUNNING)
+        self.state.running.append(request)
+        request.num_computed_tokens = computed
+        if request.num_cached_tokens == -1:
+            request.num_cached_tokens = computed
+        output.add(request, num_tokens)

@@ -1,0 +1,91 @@
+"""After the model ran: tokens are appended, wrong drafts rolled back, ended requests freed and reported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler import lifecycle
+from scheduler.async_scheduling import SyncBookkeeping
+from scheduler.connector import KVReport
+from scheduler.output import EngineCoreOutputs, RequestOutput, SchedulerOutput
+from scheduler.remote_loads import RemoteLoads
+from scheduler.request import Request
+from scheduler.speculation import SpecDecodeStats
+from scheduler.state import EngineState
+from scheduler.status import FINISH_REASONS, RequestStatus
+from scheduler.streaming import Sessions
+
+
+class OutputUpdate:
+    """Applies the outputs of steps to an engine's state."""
+
+    def __init__(
+        self, state: EngineState, bookkeeping: SyncBookkeeping, sessions: Sessions, remote_loads: RemoteLoads
+    ) -> None:
+        self.state = state
+        self.bookkeeping = bookkeeping
+        self.sessions = sessions
+        self.remote_loads = remote_loads
+        self.spec_decode_stats = SpecDecodeStats()
+
+    def apply(
+        self, output: SchedulerOutput, sampled: Sequence[Sequence[int]], report: KVReport | None = None
+    ) -> EngineCoreOutputs:
+        """Append the sampled tokens, one list per scheduled request, and report what came of it."""
+        entries: list[RequestOutput] = []
+        worthless: set[int] = set()
+        errors: list[RequestOutput] = []
+        if report is not None and report.invalid_blocks:
+            worthless, errors = self.remote_loads.take_invalid_blocks(report.invalid_blocks)
+        stopped: list[tuple[Request, RequestStatus]] = []
+        deliver = self.bookkeeping.deliver
+        for request, tokens in zip(output.requests, sampled, strict=True):
+            if request.status >= RequestStatus.FINISHED_STOPPED or request.request_id in worthless:
+                continue
+            if output.scheduled_spec_decode_tokens and tokens:
+                self._roll_back(request, len(tokens), output)
+            count, final = deliver(request, tokens)
+            if final is not None:
+                stopped.append((request, request.status))
+                entries.append((request, count, FINISH_REASONS[final]))
+                self._stop(request, final)
+            elif count:
+                entries.append((request, count, None))
+        if stopped:
+            self._leave_queues(stopped)
+        if report is not None:
+            self.remote_loads.take_report(report)
+        entries += errors
+        return EngineCoreOutputs(entries, self._finished_by_client())
+
+    def _roll_back(self, request: Request, num_tokens: int, output: SchedulerOutput) -> None:
+        num_drafts = output.scheduled_spec_decode_tokens.get(request.request_id, 0)
+        if num_drafts:
+            num_accepted = num_tokens - 1
+            self.bookkeeping.note_rejected(request, num_drafts - num_accepted)
+            stats = self.spec_decode_stats
+            stats.num_drafts += 1
+            stats.num_draft_tokens += num_drafts
+            stats.num_accepted_tokens += num_accepted
+
+    def _stop(self, request: Request, final: RequestStatus) -> None:
+        if request.resumable and not self.sessions.end_turn(request):
+            return
+        request.move_to(final)
+        lifecycle.end(self.state, request)
+
+    def _leave_queues(self, stopped: list[tuple[Request, RequestStatus]]) -> None:
+        """Requests leave the queue in which they stood when their last token came."""
+        from_running = {request for request, was in stopped if was is RequestStatus.RUNNING}
+        from_waiting = {request for request, was in stopped if was is not RequestStatus.RUNNING}
+        if from_running:
+            running = self.state.running
+            running[:] = [request for request in running if request not in from_running]
+        if from_waiting:
+            self.state.waiting.remove(from_waiting)
+
+    def _finished_by_client(self) -> dict[int, set[int]] | None:
+        finished = self.state.finished_by_client
+        if finished is not None:
+            self.state.finished_by_client = {}
+        return finished
