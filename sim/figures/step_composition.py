@@ -44,15 +44,17 @@ def plot_step_composition(
 ) -> Axes:
     """Draw a bar for every step, as wide as the step took, its decode, prefill and recompute tokens stacked.
 
-    Steps that overlap [t0, t1] (seconds; None: no limit) are shown. `token_budget` draws
-    `max_num_batched_tokens` as a line; `step_time` adds each step's time on a second axis. Where bars would
-    be narrower than a pixel, they stand for equal stretches of time instead and show the mean step in each,
-    under a line at the largest. Raises ValueError if the table holds several replicas. Returns the Axes.
+    Where steps overlap, in a pipeline, a bar begins when the one before ended. Steps that overlap [t0, t1]
+    (seconds; None: no limit) are shown. `token_budget` draws `max_num_batched_tokens` as a line; `step_time`
+    adds each step's time on a second axis. Where bars would be narrower than a pixel, they stand for equal
+    stretches of time instead and show the mean step in each, under a line at the largest. Raises ValueError
+    if the table holds several replicas. Returns the Axes.
     """
     if len(steps["replica"].unique()) > 1:
         raise ValueError("steps of several replicas overlap: select one with steps[steps.replica == 0]")
     ax = axes_for(ax)
     start_s, end_s = step_spans(steps)
+    start_s = np.maximum(start_s, np.append(-np.inf, end_s[:-1]))
     shown = (end_s > (-np.inf if t0 is None else t0)) & (start_s < (np.inf if t1 is None else t1))
     start_s, end_s = start_s[shown], end_s[shown]
     tokens = np.array([steps[column].to_numpy(dtype=np.float64)[shown] for column, *_ in LAYERS])
