@@ -20,7 +20,7 @@ class Fault:
 
 
 class InputError(ValueError):
-    """A scenario, a trace or an option that cannot be used, with all its faults; `str` is one line a fault."""
+    """A scenario, a trace or an option that cannot be used, and all its faults; `str` is one line a fault."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = list(faults)

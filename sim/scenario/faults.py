@@ -1,4 +1,4 @@
-"""Pydantic's errors in our own words: the place, the path a user would `--set`, and what would have been right."""
+"""Pydantic's errors in our own words: the place, the path one would `--set`, what would have been right."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _shown(value: object) -> str:
 
 
 def _unknown_field(name: str, sections: list[type[BaseModel]]) -> str:
-    """What to say of a field that the section does not have; `sections` are it and its siblings of other kinds."""
+    """What to say of a field that the first of `sections` lacks; the others are siblings of other kinds."""
     own = list(sections[0].model_fields)
     elsewhere = [_kind(section) for section in sections[1:] if name in section.model_fields]
     if elsewhere and _kind(sections[0]):

@@ -1,4 +1,4 @@
-"""The `workload.lengths` section: how many prompt and output tokens the requests of a synthetic workload have."""
+"""The `workload.lengths` section: how many tokens the prompts and outputs of a synthetic workload have."""
 
 from __future__ import annotations
 

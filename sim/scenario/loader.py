@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from sim.errors import Fault, InputError, did_you_mean, input_error
+from sim.scenario.checks import scenario_faults
 from sim.scenario.faults import validation_faults
 from sim.scenario.overrides import apply_overrides
 from sim.scenario.places import Places
@@ -55,13 +56,12 @@ def scenario_names() -> list[str]:
 
 def _validate(data: Data, places: Places, faults: list[Fault]) -> Scenario:
     try:
-        scenario = Scenario.model_validate(data)
+        scenario = Scenario.model_validate(data, context=places)
     except ValidationError as error:
         faults = [*faults, *validation_faults(error, Scenario, data, places)]
         raise InputError(sorted(faults, key=_reading_order)) from None
-    if faults:
-        raise InputError(faults)
-    scenario._places = places
+    if faults := [*faults, *scenario_faults(scenario)]:
+        raise InputError(sorted(faults, key=_reading_order))
     return scenario
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, PrivateAttr
 
 from sim.errors import Fault
 from sim.scenario.cluster import ClusterSection
 from sim.scenario.engine import EngineSection
+from sim.scenario.names import GpuName, ModelName, WeightDtypeName
 from sim.scenario.places import Places
 from sim.scenario.section import NonNegativeFloat, PositiveFloat, Section
 from sim.scenario.slo import Slo
@@ -28,14 +29,12 @@ class Scenario(Section):
     ] = "scenario"
     description: Annotated[str, Field(description="the question, in words")] = ""
     seed: Annotated[int, Field(ge=0, le=(1 << 63) - 1, description="source of all randomness")] = 0
-    model: Annotated[
-        str, Field(min_length=1, description="model by its Hugging Face id, or the path of a config.json")
-    ]
+    model: Annotated[ModelName, Field(description="model by its Hugging Face id or its end")]
     weight_dtype: Annotated[
-        Literal["auto", "bf16", "fp16", "fp8", "int8", "int4", "mxfp4"],
-        Field(description="type of the weights; auto = what the model's name implies"),
+        WeightDtypeName,
+        Field(description="type of the weights, such as bf16 or fp8; auto = what the model's name implies"),
     ] = "auto"
-    gpu: Annotated[str, Field(min_length=1, description="GPU by name, such as h100-sxm")]
+    gpu: Annotated[GpuName, Field(description="GPU by name, such as h100-sxm")]
     cluster: Annotated[ClusterSection, Field(description="replicas and router")] = ClusterSection()
     engine: Annotated[EngineSection, Field(description="settings of each replica, in vLLM's names")] = (
         EngineSection()
@@ -55,5 +54,10 @@ class Scenario(Section):
     _places: Places = PrivateAttr(default_factory=Places)
 
     def fault(self, path: str, message: str) -> Fault:
-        """A fault found after loading, at the place where `path` (such as `engine.max_num_seqs`) was given."""
+        """A fault found after loading, at the place where `path` (say `engine.max_num_seqs`) was given."""
         return Fault(self._places.where(tuple(path.split("."))), path, message)
+
+    def model_post_init(self, context: object) -> None:
+        """Takes note of where the values were given, if the loader says so."""
+        if isinstance(context, Places):
+            self._places = context

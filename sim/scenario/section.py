@@ -1,4 +1,4 @@
-"""What every section of a scenario shares: frozen, strict, no unknown fields, no NaN; and the bounded number types."""
+"""What every section of a scenario shares: frozen, strict, no unknown fields, no NaN, numbers with bounds."""
 
 from __future__ import annotations
 

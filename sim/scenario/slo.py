@@ -23,7 +23,7 @@ _MILLISECONDS = re.compile(r"^\s*\d+(\.\d*)?\s*$")
 
 @dataclass(frozen=True, slots=True)
 class SloTarget:
-    """`percentile` % of requests must have `metric` ≤ `limit_s`; without a percentile only each request is judged."""
+    """`percentile` % of requests must have `metric` ≤ `limit_s`; None: each one is judged, without target."""
 
     metric: str
     limit_s: float
@@ -49,7 +49,7 @@ def _duration_s(value: object) -> object:
             raise ValueError(f"'{value}' is no duration; write a number and a unit, such as 1s or 40ms")
         value = float(match[1]) / _UNITS_PER_S[match[2]]
     elif isinstance(value, (int, float)):
-        raise ValueError(f"{value} has no unit; write {value}s or {value}ms")  # noqa: TRY004 - pydantic wants ValueError
+        raise ValueError(f"{value} has no unit; write {value}s or {value}ms")
     if value == 0:
         raise ValueError("must be greater than 0")
     return value

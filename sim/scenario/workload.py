@@ -1,7 +1,8 @@
-"""The `workload` section: when requests arrive, by kind; flat, so that `--set workload.rate_per_s=12` works."""
+"""The `workload` section: when requests arrive, by kind; flat, so that `--set workload.rate_per_s=9` fits."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
@@ -27,13 +28,11 @@ class RequestsSection(Section):
     ] = None
     ignore_eos: Annotated[
         bool,
-        Field(description="true: output length is asked for by max_tokens; false: the model ends it by EOS"),
+        Field(description="true: max_tokens asks for the output length; false: the model ends it by EOS"),
     ] = False
     over_length: Annotated[
         Literal["reject", "clip"],
-        Field(
-            description="what becomes of a request longer than max_model_len: refused on arrival, or cut to fit"
-        ),
+        Field(description="a request longer than max_model_len is refused on arrival, or cut to fit"),
     ] = "reject"
 
 
@@ -53,7 +52,7 @@ def _check_curve(curve: tuple[tuple[float, float], ...]) -> tuple[tuple[float, f
     times_s = [t_s for t_s, _ in curve]
     if times_s[0] != 0:
         raise ValueError(f"the first time must be 0 (got {times_s[0]:g})")
-    if any(later <= earlier for earlier, later in zip(times_s, times_s[1:], strict=False)):
+    if any(later <= earlier for earlier, later in pairwise(times_s)):
         raise ValueError("times must increase")
     if curve[-1][1] == 0:
         raise ValueError("the last factor must be above 0: it holds for ever")
@@ -141,7 +140,7 @@ class TraceWorkload(RequestsSection):
         str,
         Field(
             min_length=1,
-            description="the file, may be gzipped; relative to the scenario file, or to the current folder if set by --set",
+            description="the file, plain or gzipped, by a path from the scenario file or the current folder",
         ),
     ]
     format: Annotated[
@@ -161,7 +160,7 @@ class TraceWorkload(RequestsSection):
     spread_ticks_s: Annotated[
         PositiveFloat | None,
         Field(
-            description="times are quantised to this tick: spread the requests of a tick evenly at random over it"
+            description="times are quantised to this tick: spread the requests of a tick at random over it"
         ),
     ] = None
     hash_block_tokens: Annotated[

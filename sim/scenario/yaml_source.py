@@ -44,7 +44,7 @@ class _Reader:
                 return self.mapping(node, path)
             if isinstance(node, SequenceNode):
                 return tuple(self.read(item, (*path, index)) for index, item in enumerate(node.value))
-            return self.scalar(node, path)
+            return self.scalar(node)
         finally:
             self.open_nodes.discard(id(node))
 
@@ -61,7 +61,7 @@ class _Reader:
                 data[key] = self.read(value_node, (*path, key))
         return data
 
-    def scalar(self, node: ScalarNode, path: Path) -> Data:
+    def scalar(self, node: Node) -> Data:
         if str(node.tag) not in _PLAIN_TAGS:
             return str(
                 node.value

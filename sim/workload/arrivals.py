@@ -16,8 +16,8 @@ Gaps = Callable[[int], Floats]
 def arrival_times_s(section: OpenLoopSection, rng: np.random.Generator) -> Floats:
     """Arrival times in seconds, rising, up to `duration_s` (included) or `num_requests` of them.
 
-    Operational time is the number of requests expected so far: gaps in it have mean 1. A longer run begins with
-    the same arrivals as a shorter one of the same seed (unless rescaled by `exact_rate`).
+    Operational time is the number of requests expected so far: gaps in it have mean 1. A longer run begins
+    with the same arrivals as a shorter one of the same seed (unless rescaled by `exact_rate`).
     """
     clock = _Clock(section.rate_per_s, section.rate_curve or ((0.0, 1.0),))
     if section.num_requests is not None:
@@ -71,4 +71,5 @@ class _Clock:
     def seconds(self, times: Floats) -> Floats:
         # side="left" skips pieces of rate 0, in which operational time stands still; it may give -1 at time 0
         piece = np.maximum(np.searchsorted(self.starts, times, side="left") - 1, 0)
-        return self.starts_s[piece] + (times - self.starts[piece]) / self.rates[piece]
+        seconds: Floats = self.starts_s[piece] + (times - self.starts[piece]) / self.rates[piece]
+        return seconds

@@ -6,6 +6,8 @@ correlation S the normals must correlate by 2 sin(pi S / 6), which is exact for 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
@@ -84,17 +86,24 @@ def _as_marginals(section: Lengths) -> MarginalLengths:
 
 def _quantile(marginal: AnyMarginal, normal: Floats, side: str) -> Ints:
     """The marginal's value at the same probability as each standard normal value."""
+    tokens: Floats
+    low, high = 1, MAX_REQUEST_TOKENS
     match marginal:
         case Fixed():
-            return np.full(len(normal), marginal.tokens, np.int64)
+            tokens = np.full(len(normal), float(marginal.tokens))
         case Uniform():
             low, high = marginal.tokens
-            return np.minimum(low + np.floor(ndtr(normal) * (high - low + 1)), high).astype(np.int64)
+            tokens = low + np.floor(ndtr(normal) * (high - low + 1))
         case Lognormal():
-            mu = marginal.mu if marginal.mu is not None else np.log(marginal.mean) - marginal.sigma**2 / 2
-            tokens, low, high = np.exp(mu + marginal.sigma * normal), marginal.min, marginal.max
+            low, high = marginal.min, marginal.max or high
+            mu = marginal.mu
+            if mu is None:
+                assert marginal.mean is not None
+                mu = math.log(marginal.mean) - marginal.sigma**2 / 2
+            tokens = np.exp(np.minimum(mu + marginal.sigma * normal, 50.0))
         case Quantiles():
             measured = grid(marginal.grid)
             curve = measured.prompt if side == "prompt" else measured.output
-            tokens, low, high = np.interp(ndtr(normal), measured.probabilities, curve), 1, None
-    return np.clip(np.rint(tokens), low, high or MAX_REQUEST_TOKENS).astype(np.int64)
+            tokens = np.interp(ndtr(normal), measured.probabilities, curve)
+    whole: Ints = np.clip(np.rint(tokens), low, high).astype(np.int64)
+    return whole

@@ -21,8 +21,8 @@ def fit_lengths(
 ) -> tuple[Ints, Ints, npt.NDArray[np.bool_], list[str]]:
     """Prompt and output tokens after the rule, which requests are rejected, and what to say about it.
 
-    Clipping cuts the output to the room that the prompt leaves. A prompt that leaves none is cut first, to make room
-    for its output, but not below half of the context.
+    Clipping cuts the output to the room that the prompt leaves. A prompt that leaves none is cut first, to
+    make room for its output, but not below half of the context.
     """
     over = prompt + output > max_model_len
     if not over.any():
@@ -34,7 +34,8 @@ def fit_lengths(
     )
     more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
     done = "rejected" if rule == "reject" or max_model_len < 2 else "clipped"
-    note = f"{len(rows)} of {len(over)} requests exceed max_model_len {max_model_len} and are {done}: {examples}{more}"
+    note = f"{len(rows)} of {len(over)} requests exceed max_model_len {max_model_len} and are {done}"
+    note += f": {examples}{more}"
     if done == "rejected":
         return prompt, output, over, [note]
     room = np.maximum(np.maximum(max_model_len - output, max_model_len // 2), 1)

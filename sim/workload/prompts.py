@@ -1,8 +1,8 @@
-"""What prompts consist of: ranges of token ids, worked out when asked for, so that equal prefixes are equal ids.
+"""What prompts consist of: ranges of token ids, worked out when asked for; equal prefixes are equal ids.
 
-Token ids are cut into slots of 2^24. Slot 0 holds the special tokens. Then comes one slot for each shared prefix,
-and one for each request: the part of its prompt that nobody shares, and what it generates. Ids of a trace's hashed
-blocks lie above all slots.
+Token ids are cut into slots of 2^24. Slot 0 holds the special tokens. Then comes one slot for each shared
+prefix, and one for each request: the part of its prompt that nobody shares, and what it generates. Ids of a
+trace's hashed blocks lie above all slots.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Prompts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DistinctPrompts:
-    """No two prompts have a token in common, unless `distinct` makes request i repeat request i mod `distinct`."""
+    """No two prompts share a token, unless `distinct` makes request i repeat request i mod `distinct`."""
 
     distinct: int | None = None
 
@@ -47,7 +47,7 @@ class DistinctPrompts:
 
 @dataclass(frozen=True, slots=True)
 class PrefixedPrompts:
-    """Prompts of a group begin with the group's prefix, as far as they reach; `group` is -1 where there is none."""
+    """Prompts of a group begin with the group's prefix, as far as they reach; `group` is -1 for no prefix."""
 
     group: npt.NDArray[np.int32]
     groups: int
@@ -77,8 +77,8 @@ class PrefixedPrompts:
 class HashedPrompts:
     """Prompts of a trace that names its blocks: equal `hash_ids` mean equal tokens.
 
-    Request i has blocks `hash_ids[offsets[i]:offsets[i + 1]]`, each of `block_tokens` tokens, the last as far as
-    the prompt reaches. Its output is its own: the trace does not say with which later prompt it is shared.
+    Request i has blocks `hash_ids[offsets[i]:offsets[i + 1]]`, each of `block_tokens` tokens, the last as far
+    as the prompt reaches. Its output is its own: the trace does not say which later prompt repeats it.
     """
 
     hash_ids: Ints

@@ -1,4 +1,4 @@
-"""Measured length distributions, shipped as facts: the quantiles of prompt and output lengths of public datasets."""
+"""Measured length distributions, shipped as facts: quantiles of the prompt and output lengths of datasets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALIASES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantileGrid:
-    """`prompt[k]` and `output[k]` are the lengths in tokens below which a share `probabilities[k]` of requests lie."""
+    """A share `probabilities[k]` of requests has at most `prompt[k]` (`output[k]`) prompt (output) tokens."""
 
     name: str
     source: str

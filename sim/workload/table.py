@@ -15,8 +15,8 @@ from sim.workload.prompts import Prompts, Ranges
 class RequestTable:
     """One row a request, in order of arrival; the row number is the request id.
 
-    `arrival_s` counts from the start of the run. `rejected` marks requests longer than `max_model_len`: a server
-    refuses them on arrival, and they must be counted, never served. `session` is -1 for requests of no session.
+    `arrival_s` counts from the start of the run. `rejected` marks requests longer than `max_model_len`: a
+    server refuses them on arrival; they must be counted, never served. `session` is -1 for none.
     """
 
     arrival_s: npt.NDArray[np.float64]
@@ -45,8 +45,8 @@ class RequestTable:
 class Workload:
     """The requests, how they are offered, and what was repaired or refused on the way.
 
-    `loop` is "open" when requests come at `arrival_s`, "closed" when the next comes as one ends (`arrival_s` is
-    then 0 for all, and rows go in order). `max_concurrency` caps the requests in flight in either loop.
+    `loop` is "open" when requests come at `arrival_s`, "closed" when the next comes as one ends (`arrival_s`
+    is then 0 for all, and rows go in order). `max_concurrency` caps the requests in flight in either loop.
     """
 
     table: RequestTable

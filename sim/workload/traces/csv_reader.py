@@ -1,0 +1,138 @@
+"""Reads a CSV trace piece by piece, checking whole columns at a time and naming each bad cell by its line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+
+from sim.errors import did_you_mean
+from sim.scenario.section import MAX_REQUEST_TOKENS
+from sim.workload.traces.forms import FORMS, CsvForm, likeliest_form, seconds
+from sim.workload.traces.rows import FaultLog, Floats, Ints, Labels, TraceRows
+
+PIECE_ROWS = 1 << 16
+
+
+class CsvTrace:
+    """An open CSV trace. Iterate over it for its rows, a piece at a time; faults gather in `log`."""
+
+    def __init__(self, lines: Iterable[str], form_name: str, log: FaultLog) -> None:
+        self.log = log
+        self.notes: list[str] = []
+        self._reader = csv.reader(lines)
+        self._classes, self._sessions = Labels(), Labels()
+        self._first_s: float | None = None
+        self._failures = 0
+        self._header = next((row for row in self._reader if row), [])
+        self.form = self._find_form(form_name)
+
+    def _find_form(self, form_name: str) -> CsvForm | None:
+        line, header = self._reader.line_num, [name.strip() for name in self._header]
+        self._header = header
+        form = likeliest_form(header) if form_name == "auto" else FORMS[form_name]
+        if not header:
+            self.log.add(1, None, "the file is empty")
+        elif form is None:
+            known = "; ".join(f"{form.name}: {','.join(form.required)}" for form in FORMS.values())
+            self.log.add(line, None, f"no known header ({known}; or JSON lines: mooncake)")
+        else:
+            for column in form.required:
+                if column not in header:
+                    near = did_you_mean(column, header)
+                    self.log.add(
+                        line,
+                        column,
+                        f"missing column of form {form.name}{near or '; has ' + ','.join(header)}",
+                    )
+            if form.tells_ignored and (ignored := [name for name in header if name not in form.known]):
+                self.notes.append(f"columns ignored: {', '.join(ignored)}")
+        self.log.raise_if_any()
+        return form
+
+    def __iter__(self) -> Iterator[TraceRows]:
+        assert self.form is not None
+        try:
+            while rows := list(islice(self._reader, PIECE_ROWS)):
+                last = self._reader.line_num
+                numbered = [(last - len(rows) + 1 + index, row) for index, row in enumerate(rows) if row]
+                yield self._piece(numbered, self.form)
+        except csv.Error as error:
+            self.log.add(self._reader.line_num, None, f"not CSV: {error}")
+        if self._failures:
+            self.notes.append(
+                f"{self._failures:,} failed requests (no prompt or no response tokens) left out"
+            )
+
+    def _piece(self, numbered: list[tuple[int, list[str]]], form: CsvForm) -> TraceRows:
+        width = len(self._header)
+        for number, row in numbered:
+            if len(row) != width:
+                self.log.add(number, None, f"{len(row)} fields where the header has {width}")
+        numbered = [(number, row) for number, row in numbered if len(row) == width]
+        line = np.array([number for number, _ in numbered], np.int64)
+        least = 0 if form.zero_is_failure else 1
+
+        def texts(column: str | None) -> list[str]:
+            index = self._header.index(column) if column in self._header else None
+            return [""] * len(numbered) if index is None else [row[index].strip() for _, row in numbered]
+
+        priority = texts(form.priority)
+        rows = TraceRows(
+            line=line,
+            time_s=self._times(texts(form.time), line, form),
+            prompt_tokens=self._whole(texts(form.prompt), line, form.prompt, least, MAX_REQUEST_TOKENS),
+            output_tokens=self._whole(texts(form.output), line, form.output, least, MAX_REQUEST_TOKENS),
+            classes=self._classes.number(texts(form.class_)),
+            sessions=self._sessions.number(texts(form.session)),
+            priority=self._whole([text or "0" for text in priority], line, "priority", -(2**31), 2**31 - 1),
+            class_names=tuple(self._classes.numbers),
+        )
+        if form.zero_is_failure:
+            good = (rows.prompt_tokens > 0) & (rows.output_tokens > 0)
+            self._failures += len(good) - int(good.sum())
+            rows = rows.take(np.flatnonzero(good))
+        return rows
+
+    def _times(self, texts: Sequence[str], line: Ints, form: CsvForm) -> Floats:
+        times_s = self._numbers(texts, line, form.time, form)
+        if form.parse_times is seconds:
+            self.log.add_where(
+                times_s < 0, line, form.time, lambda row: f"must not be negative (got {texts[row]})"
+            )
+        if self._first_s is None and len(times_s):
+            self._first_s = float(times_s[0])
+        return times_s - (self._first_s or 0.0)
+
+    def _whole(self, texts: Sequence[str], line: Ints, column: str, low: int, high: int) -> Ints:
+        values = self._numbers(texts, line, column)
+        whole = np.rint(values)
+        self.log.add_where(
+            whole != values, line, column, lambda row: f"must be a whole number (got {texts[row]})"
+        )
+        wrong = (whole == values) & ((whole < low) | (whole > high))
+        self.log.add_where(wrong, line, column, lambda row: f"must be {low} to {high} (got {texts[row]})")
+        return whole.astype(np.int64)
+
+    def _numbers(self, texts: Sequence[str], line: Ints, column: str, form: CsvForm | None = None) -> Floats:
+        """The column as finite numbers; cells that are none are reported and become 1."""
+        parse = form.parse_times if form else seconds
+        try:
+            values = parse(texts) if texts else np.empty(0)
+        except ValueError:
+            values = np.array([_parse_one(text, form) for text in texts])
+        bad = ~np.isfinite(values)
+        kind = "a number" if parse is seconds else "a time"
+        self.log.add_where(
+            bad, line, column, lambda row: f"is not {kind} (got {texts[row]!r})" if texts[row] else "is empty"
+        )
+        return np.where(bad, 1.0, values)
+
+
+def _parse_one(text: str, form: CsvForm | None) -> float:
+    try:
+        return float((form.parse_times if form else seconds)([text])[0])
+    except ValueError:
+        return float("nan")

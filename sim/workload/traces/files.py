@@ -1,0 +1,41 @@
+"""Opens a trace, plain or gzipped, and says clearly why when it cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from sim.errors import did_you_mean, input_error
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@contextmanager
+def open_trace(path: Path, where: str | None) -> Iterator[IO[str]]:
+    """The lines of the file as text; `where` is the place in the scenario that names it.
+
+    `InputError` for a file that is missing, not readable, not UTF-8 or a broken archive, whenever that shows.
+    """
+    try:
+        with path.open("rb") as probe:
+            packed = probe.read(2) == _GZIP_MAGIC
+        with path.open("rb") as raw:
+            plain = gzip.GzipFile(fileobj=raw) if packed else raw
+            yield io.TextIOWrapper(plain, encoding="utf-8-sig", newline="")
+    except FileNotFoundError:
+        folder = path.parent
+        near = did_you_mean(path.name, [file.name for file in folder.iterdir()]) if folder.is_dir() else ""
+        raise input_error(f"no such file: {path}{near}", where=where, path="workload.path") from None
+    except IsADirectoryError:
+        raise input_error(f"is a folder: {path}", where=where, path="workload.path") from None
+    except UnicodeDecodeError as error:
+        raise input_error(f"not UTF-8 text ({error.reason})", where=str(path)) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise input_error(f"broken gzip file: {error}", where=str(path)) from None
+    except OSError as error:
+        raise input_error(f"cannot be read: {error.strerror or error}", where=str(path)) from None
