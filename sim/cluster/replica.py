@@ -1,0 +1,192 @@
+"""One engine replica: the step loop. schedule → the GPU's time passes → update → record, as in the textbook.
+
+Up to `depth` batches are in flight: 1 is the synchronous engine; with 2 the next step is scheduled while the
+GPU works on this one (asynchronous scheduling); a pipeline takes as many as it has stages. The host needs
+`host_s` for a batch before the GPU can begin it: with depth 1 that adds to every step, with more it passes
+while the GPU is busy with the batch before, and shows only where it is the longer of the two.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Protocol
+
+from simpy import Environment, Event
+
+from cost_models import StepCost, StepShape
+from cost_models.shapes import BOUNDS
+from scheduler import EngineCore, FinishReason, Request, SchedulerOutput
+from sim.cluster.gpu import GpuQueue
+from sim.cluster.model_runner import ModelRunner
+from sim.cluster.progress import ProgressGuard
+from sim.cluster.step_shape import step_shape, token_split
+from sim.recorder import Recorder
+
+_BOUND_INDEX = {name: index for index, name in enumerate(BOUNDS)}
+
+
+class StepTimer(Protocol):
+    """What a replica needs of a cost model: `cost_models.StepCostModel`, or a constant of a test."""
+
+    def step(self, shape: StepShape) -> StepCost:
+        """Seconds of one step."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """A scheduled step on its way through the GPU; `row` has its columns from `decode_tokens` on."""
+
+    output: SchedulerOutput
+    scheduled_s: float
+    start_s: float
+    end_s: float
+    row: tuple[int, ...]
+
+
+class Replica:
+    """One engine with its GPUs. `run` is its SimPy process; the router calls `submit`.
+
+    on_end: called with every request that finishes, and why. check: called after every step, if given.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        index: int,
+        engine: EngineCore,
+        timer: StepTimer,
+        model: ModelRunner,
+        recorder: Recorder,
+        guard: ProgressGuard,
+        on_end: Callable[[Request, FinishReason], None],
+        *,
+        depth: int = 1,
+        front_end_s: float = 0.0,
+        windows: tuple[int, ...] = (),
+        check: Callable[[Replica, Batch], None] | None = None,
+    ) -> None:
+        self.index = index
+        self.engine = engine
+        self.requests: dict[int, Request] = {}
+        self._env = env
+        self._timer = timer
+        self._model = model
+        self._log = recorder.requests
+        self._steps = recorder.steps[index]
+        self._runs = recorder.runs[index]
+        self._guard = guard
+        self._on_end = on_end
+        self._depth = depth
+        self._front_end_s = front_end_s
+        self._windows = windows
+        self._check = check
+        self._gpu = GpuQueue()
+        self._in_flight: deque[Batch] = deque()
+        self._host_free_s = 0.0
+        self._wake_up: Event | None = None
+        self._preempted_s: dict[int, float] = {}
+        self._unrecorded_preemptions = 0
+
+    @property
+    def num_outstanding(self) -> int:
+        """Requests sent here that have not ended."""
+        return len(self.requests)
+
+    def submit(self, request: Request) -> None:
+        """Take a request on arrival; the engine knows of it once the front end is through with it."""
+        self.requests[request.request_id] = request
+        self._log.replica[request.request_id] = self.index
+        if self._front_end_s > 0.0:
+            self._env.timeout(self._front_end_s, request).callbacks.append(self._enter)
+        else:
+            self._add(request)
+
+    def _enter(self, event: Event) -> None:
+        assert isinstance(event.value, Request)
+        self._add(event.value)
+
+    def _add(self, request: Request) -> None:
+        self.engine.add_request(request)
+        if self._wake_up is not None:
+            self._wake_up.succeed()
+            self._wake_up = None
+
+    def run(self) -> Generator[Event, object, None]:
+        """The SimPy process: step for ever, asleep while there is nothing to do."""
+        env, engine, in_flight = self._env, self.engine, self._in_flight
+        while True:
+            scheduled = len(in_flight) < self._depth and engine.has_work() and self._schedule()
+            if scheduled and len(in_flight) < self._depth:
+                yield env.timeout(max(self._host_free_s - env.now, 0.0))
+            elif in_flight:
+                batch = in_flight.popleft()
+                yield env.timeout(max(batch.end_s - env.now, self._host_free_s - env.now, 0.0))
+                self._update(batch)
+            elif not engine.has_work():
+                self._wake_up = env.event()
+                yield self._wake_up
+
+    def _schedule(self) -> bool:
+        """Form the next batch and hand it to the GPU; false if there is nothing in it."""
+        engine, now = self.engine, self._env.now
+        output = engine.schedule()
+        if output.new or output.resumed or output.preempted:
+            self._note_moves(output, now)
+        if not output.total_num_scheduled_tokens:
+            engine.update(output, ())
+            if not self._in_flight:
+                self._guard.on_empty_schedule(engine, preempted=bool(output.preempted))
+            return False
+        shape = step_shape(output, self._windows)
+        cost = self._timer.step(shape)
+        start_s = max(now, self._gpu.entry_s)
+        self._host_free_s = max(now, self._host_free_s) + cost.host_s
+        end_s = self._gpu.run(self._host_free_s, cost)
+        kv = engine.kv_cache
+        row = (
+            *token_split(output, shape),
+            engine.num_running,
+            engine.num_waiting,
+            kv.num_used_blocks,
+            kv.num_cached_free_blocks,
+            self._unrecorded_preemptions,
+            _BOUND_INDEX[cost.bound],
+        )
+        self._unrecorded_preemptions = 0
+        self._in_flight.append(Batch(output, now, start_s, end_s, row))
+        return True
+
+    def _note_moves(self, output: SchedulerOutput, now: float) -> None:
+        """Record who is scheduled for the first time, who comes back, and who lost its blocks."""
+        for request in output.new:
+            self._log.first_scheduled_s[request.request_id] = now
+        for request in output.resumed:
+            self._log.stalled_s[request.request_id] += now - self._preempted_s.pop(request.request_id)
+        for request in output.preempted:
+            self._preempted_s[request.request_id] = now
+        self._unrecorded_preemptions += len(output.preempted)
+
+    def _update(self, batch: Batch) -> None:
+        """The batch has ended: from now on its tokens exist."""
+        step = self._steps.num_steps
+        self._steps.append((batch.start_s, self._env.now, *batch.row))
+        outputs = self.engine.update(batch.output, self._model.sample(batch.output))
+        entries = outputs.entries
+        self._runs.on_step(step, [entry[0].request_id for entry in entries if entry[1]])
+        for request, _, reason in entries:
+            if reason is not None:
+                self._runs.close(request.request_id, step + 1)
+                self._end(request, reason)
+        self._guard.on_step(self.engine, gave_tokens=bool(entries))
+        if self._check is not None:
+            self._check(self, batch)
+
+    def _end(self, request: Request, reason: FinishReason) -> None:
+        request_id = request.request_id
+        del self.requests[request_id]
+        self._model.forget(request_id)
+        if request_id in self._preempted_s:
+            self._log.stalled_s[request_id] += self._env.now - self._preempted_s.pop(request_id)
+        self._on_end(request, reason)

@@ -1,0 +1,44 @@
+"""From what the scheduler decided to what the cost models and the records need: SchedulerOutput → StepShape.
+
+A chunk is classified by its scheduled token count alone, never by a phase flag: one token is a decode, more
+are a prefill chunk. (The last single token of a prompt attends to its context exactly as a decode does.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cost_models import StepShape
+from scheduler import SchedulerOutput
+
+
+def step_shape(output: SchedulerOutput, windows: Sequence[int] = ()) -> StepShape:
+    """The shape of a non-empty step; `windows` are the model's attention windows in tokens, in its order."""
+    scheduled, before = output.num_scheduled_tokens, output.num_computed_before
+    num_requests, num_tokens = len(scheduled), output.total_num_scheduled_tokens
+    chunks: tuple[tuple[int, int], ...] = ()
+    decodes_before = before
+    if num_tokens != num_requests:
+        chunks = tuple([(n, c) for n, c in zip(scheduled, before, strict=True) if n != 1])
+        decodes_before = [c for n, c in zip(scheduled, before, strict=True) if n == 1]
+    num_decodes = len(decodes_before)
+    return StepShape(
+        num_tokens=num_tokens,
+        num_decodes=num_decodes,
+        decode_context_tokens=sum(decodes_before) + num_decodes,
+        max_decode_context_tokens=max(decodes_before) + 1 if num_decodes else 0,
+        window_context_tokens=tuple([sum([min(c + 1, w) for c in decodes_before]) for w in windows]),
+        prefill_chunks=chunks,
+        num_sampled=sum(output.samples),
+        num_requests=num_requests,
+    )
+
+
+def token_split(output: SchedulerOutput, shape: StepShape) -> tuple[int, int, int]:
+    """Tokens of the step by kind: decode, prefill, and recomputed after a preemption. They add up to all."""
+    recomputed = output.num_recomputed_tokens
+    decodes = shape.num_decodes
+    if recomputed:
+        columns = zip(output.requests, output.num_scheduled_tokens, output.num_computed_before, strict=True)
+        decodes -= sum(n == 1 and before < request.high_water_tokens for request, n, before in columns)
+    return decodes, shape.num_tokens - decodes - recomputed, recomputed

@@ -1,0 +1,172 @@
+"""The world: one clock, a load generator, a router, the replicas; and the life of a request between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simpy import Environment
+
+from scheduler import EngineCore, FinishReason, KVCacheConfig, Request, SchedulerConfig
+from sim.cluster.capacity import kv_capacity_tokens
+from sim.cluster.laws import LawChecks
+from sim.cluster.load_generator import LoadGenerator
+from sim.cluster.model_runner import ModelRunner
+from sim.cluster.progress import ProgressGuard
+from sim.cluster.replica import Batch, Replica, StepTimer
+from sim.cluster.router import Router
+from sim.recorder import Recorder, Status
+from sim.workload import Workload
+
+Progress = Callable[[float, int, int], None]
+"""Called now and then with the simulated time in s, requests that have ended, and all requests."""
+
+_PROGRESS_EVERY = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """What makes an engine replica; the replicas of a fleet are equal.
+
+    num_stages: pipeline stages. front_end_s: from a request's arrival until the engine knows of it. windows:
+    the model's attention windows in tokens, as the step timer expects them.
+    """
+
+    scheduler: SchedulerConfig
+    kv_cache: KVCacheConfig
+    timer: StepTimer
+    num_stages: int = 1
+    front_end_s: float = 0.0
+    windows: tuple[int, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """Batches in flight: 2 under asynchronous scheduling, and at least one for each pipeline stage."""
+        return max(2 if self.scheduler.async_scheduling else 1, self.num_stages)
+
+
+class World:
+    """A cluster and its traffic. Build it, `run` it once, then read `recorder`, `rejections` and
+    `replicas`."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        spec: ReplicaSpec,
+        router: Router,
+        *,
+        num_replicas: int = 1,
+        keep_steps: bool = True,
+        warmup_s: float = 0.0,
+        check: bool = False,
+    ) -> None:
+        self.recorder = Recorder(len(workload.table), num_replicas, keep_steps=keep_steps, warmup_s=warmup_s)
+        self.rejections: Counter[str] = Counter()
+        self._env = Environment()
+        self._table = workload.table
+        self._ignore_eos = workload.ignore_eos
+        self._config = spec.scheduler
+        self._most_tokens = kv_capacity_tokens(
+            spec.kv_cache, spec.scheduler.max_num_batched_tokens, spec.scheduler.max_model_len
+        )
+        self._router = router
+        self._num_ended = 0
+        self._progress: Progress | None = None
+        self._laws = LawChecks(spec.scheduler, self.recorder, num_replicas) if check else None
+        self._model = ModelRunner(ignore_eos=workload.ignore_eos)
+        self._client = LoadGenerator(self._env, self._table, workload.max_concurrency, self._send)
+        self.replicas = [self._replica(index, spec) for index in range(num_replicas)]
+
+    def _replica(self, index: int, spec: ReplicaSpec) -> Replica:
+        return Replica(
+            self._env,
+            index,
+            EngineCore(spec.scheduler, spec.kv_cache),
+            spec.timer,
+            self._model,
+            self.recorder,
+            ProgressGuard(spec.scheduler),
+            self._on_end,
+            depth=spec.depth,
+            front_end_s=spec.front_end_s,
+            windows=spec.windows,
+            check=None if self._laws is None else self._check_step,
+        )
+
+    def run(self, horizon_s: float | None = None, progress: Progress | None = None) -> float:
+        """Run until every request has ended, or to the horizon; return the time on the clock, s."""
+        self._progress = progress
+        for process in (self._client.run(), *(replica.run() for replica in self.replicas)):
+            self._env.process(process)
+        self._env.run(until=horizon_s)
+        self.recorder.close()
+        for replica in self.replicas:
+            for request in replica.requests.values():
+                self._log_counts(request)
+        if self._laws is not None:
+            in_replicas = sum(replica.num_outstanding for replica in self.replicas)
+            self._laws.at_end(self.rejections.total(), self._client.num_sent, in_replicas)
+        return float(self._env.now)
+
+    def _send(self, request_id: int, due_s: float) -> None:
+        """A request leaves the client and arrives at the cluster."""
+        log, now = self.recorder.requests, self._env.now
+        log.arrival_s[request_id] = now
+        log.client_queue_s[request_id] = now - due_s
+        reason = self._refusal(request_id)
+        if reason is not None:
+            self.rejections[reason] += 1
+            self._close(request_id, Status.REJECTED)
+            return
+        log.status[request_id] = Status.IN_FLIGHT
+        request = self._request(request_id, now)
+        self._model.expect(
+            request_id, int(self._table.output_tokens[request_id]), self._table.output_start(request_id)
+        )
+        self.replicas[self._router.choose(request, self.replicas)].submit(request)
+
+    def _refusal(self, request_id: int) -> str | None:
+        """Why a server would refuse the request at once, or None."""
+        if self._table.rejected[request_id]:
+            return f"longer than max_model_len ({self._config.max_model_len} tokens)"
+        if self._table.prompt_tokens[request_id] + 1 > self._most_tokens:
+            return f"prompt and one token exceed the whole KV cache ({self._most_tokens} tokens)"
+        return None
+
+    def _request(self, request_id: int, now: float) -> Request:
+        table = self._table
+        prompt = int(table.prompt_tokens[request_id])
+        asked = int(table.output_tokens[request_id]) if self._ignore_eos else self._most_tokens - prompt
+        return Request(
+            request_id,
+            table.prompt_ranges(request_id),
+            min(asked, self._most_tokens - prompt),
+            arrival_time=now,
+            priority=int(table.priority[request_id]),
+            ignore_eos=self._ignore_eos,
+        )
+
+    def _on_end(self, request: Request, reason: FinishReason) -> None:
+        self._log_counts(request)
+        ended_well = reason in (FinishReason.STOP, FinishReason.LENGTH)
+        self._close(request.request_id, Status.FINISHED if ended_well else Status.ABORTED)
+
+    def _log_counts(self, request: Request) -> None:
+        log, request_id = self.recorder.requests, request.request_id
+        log.output_tokens[request_id] = request.num_output_tokens
+        log.cached_tokens[request_id] = max(request.num_cached_tokens, 0)
+        log.num_preemptions[request_id] = request.num_preemptions
+        log.recomputed_tokens[request_id] = request.num_recomputed_tokens
+
+    def _close(self, request_id: int, status: Status) -> None:
+        """A request has ended."""
+        self.recorder.requests.status[request_id] = status
+        self._num_ended += 1
+        self._client.on_end()
+        if self._progress is not None and self._num_ended % _PROGRESS_EVERY == 0:
+            self._progress(self._env.now, self._num_ended, len(self._table))
+
+    def _check_step(self, replica: Replica, batch: Batch) -> None:
+        assert self._laws is not None
+        self._laws.after_step(replica, batch, self._env.now)

@@ -1,0 +1,192 @@
+"""From the words of a scenario to an engine that can run: limits, KV cache and step costs of a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cost_models import (
+    CostModelError,
+    DoesNotFitError,
+    Gpu,
+    MemoryPlan,
+    Model,
+    Parallelism,
+    SpecError,
+    StepCostModel,
+    UnknownNameError,
+    engine_defaults,
+    engine_profile,
+    gpu,
+    memory_plan,
+    model,
+)
+from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig
+from sim.cluster.capacity import kv_capacity_tokens
+from sim.cluster.world import ReplicaSpec
+from sim.errors import InputError
+from sim.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """A replica ready to be built, and facts that a report names; no `plan` where the blocks were given."""
+
+    replica: ReplicaSpec
+    model: Model
+    gpu: Gpu
+    plan: MemoryPlan | None
+    calibration_id: str
+    notes: tuple[str, ...]
+
+    @property
+    def num_gpu_blocks(self) -> int:
+        """KV blocks of a replica that can hold tokens: all but the null block."""
+        return self.replica.kv_cache.num_blocks - 1
+
+
+def engine_setup(scenario: Scenario) -> EngineSetup:
+    """The engine that the scenario describes; what it leaves open takes the release's default on that GPU.
+
+    Raises `InputError`, with the scenario's own paths, for names that nobody knows, for a model that does not
+    fit and for a split that does not divide it.
+    """
+    engine = scenario.engine
+    with _faults_of(scenario, "gpu"):
+        part = gpu(scenario.gpu)
+    with _faults_of(scenario, "model"):
+        named = model(scenario.model)
+    spec = named.model
+    weights = scenario.weight_dtype if scenario.weight_dtype != "auto" else named.weight_dtype or "auto"
+    parallel = Parallelism(engine.tensor_parallel_size, engine.pipeline_parallel_size)
+    with _faults_of(scenario, "engine.version"):
+        defaults = engine_defaults(engine.version, part)
+        profile = engine_profile(engine.version)
+    max_num_seqs = engine.max_num_seqs or defaults.max_num_seqs
+    max_num_batched_tokens = engine.max_num_batched_tokens or defaults.max_num_batched_tokens
+    asynchronous = defaults.async_scheduling if engine.async_scheduling is None else engine.async_scheduling
+    with _faults_of(scenario, "engine.tensor_parallel_size"):
+        timer = StepCostModel.build(
+            spec,
+            part,
+            parallel,
+            weight_dtype=weights,
+            kv_cache_dtype=engine.kv_cache_dtype,
+            engine_version=engine.version,
+            async_scheduling=asynchronous,
+            enforce_eager=engine.enforce_eager,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+        )
+        plan = None
+        if engine.num_gpu_blocks_override is None:
+            plan = memory_plan(
+                spec,
+                part,
+                parallel,
+                weight_dtype=weights,
+                kv_cache_dtype=engine.kv_cache_dtype,
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_model_len=engine.max_model_len,
+                gpu_memory_utilization=engine.gpu_memory_utilization,
+                block_size=engine.block_size,
+                engine_version=engine.version,
+                enforce_eager=engine.enforce_eager,
+            )
+    kv_cache = _kv_cache(scenario, spec, plan)
+    asked = engine.max_model_len or spec.max_model_len or kv_cache.num_blocks * engine.block_size
+    max_model_len = kv_capacity_tokens(kv_cache, max_num_batched_tokens, asked)
+    notes = []
+    if max_model_len < 2:
+        fault = scenario.fault(
+            "engine.num_gpu_blocks_override", f"{kv_cache.num_blocks} KV blocks cannot hold two tokens"
+        )
+        raise InputError([fault])
+    if max_model_len < asked:
+        notes.append(
+            f"max_model_len is {max_model_len} in place of {asked}: the KV cache of {kv_cache.num_blocks} "
+            "blocks holds no more for one request (vLLM would refuse to start)"
+        )
+    if not timer.calibration.is_measured:
+        notes.append(timer.calibration.note)
+    limits = SchedulerConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=max_model_len,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        enable_chunked_prefill=engine.enable_chunked_prefill,
+        policy=engine.scheduling_policy,
+        async_scheduling=asynchronous,
+    )
+    window = spec.sliding_window
+    replica = ReplicaSpec(
+        limits,
+        kv_cache,
+        timer,
+        num_stages=engine.pipeline_parallel_size,
+        front_end_s=profile.frontend_s,
+        windows=(window.tokens,) if window else (),
+    )
+    return EngineSetup(replica, spec, part, plan, timer.calibration_id, tuple(notes))
+
+
+def kv_groups(spec: Model, block_size: int) -> tuple[tuple[KVGroupSpec, ...], int]:
+    """KV cache groups of a model, and the layers in each: layers of one kind share block tables.
+
+    A model with layers of two kinds has groups of equal size that share one pool: as many layers as the
+    smaller kind has, or as the larger when they differ by less than a quarter (the last group is then
+    padded).
+    """
+    full = KVGroupSpec(GroupKind.FULL, block_size)
+    if spec.sliding_window is None:
+        return (full,), spec.num_layers
+    window, windowed = spec.sliding_window, spec.sliding_window.num_layers
+    if window.chunked:
+        local = KVGroupSpec(GroupKind.CHUNKED_LOCAL, block_size, chunk=window.tokens)
+    else:
+        local = KVGroupSpec(GroupKind.SLIDING, block_size, window=window.tokens)
+    whole = spec.num_layers - windowed
+    if whole == 0:
+        return (local,), windowed
+    small, large = sorted((whole, windowed))
+    size = large if large < 1.25 * small else small
+    return (full,) * -(-whole // size) + (local,) * -(-windowed // size), size
+
+
+def _kv_cache(scenario: Scenario, spec: Model, plan: MemoryPlan | None) -> KVCacheConfig:
+    engine = scenario.engine
+    groups, layers = kv_groups(spec, engine.block_size)
+    if plan is None:
+        assert engine.num_gpu_blocks_override is not None
+        num_blocks = engine.num_gpu_blocks_override
+    elif layers == spec.num_layers:
+        num_blocks = plan.num_gpu_blocks
+    else:
+        # A block of the pool then holds the tokens of one group's layers only.
+        num_blocks = int(
+            plan.kv_cache_bytes * spec.num_layers // (layers * plan.bytes_per_token * engine.block_size)
+        )
+    if num_blocks < 2:
+        fault = scenario.fault("engine.gpu_memory_utilization", f"leaves room for {num_blocks} KV blocks")
+        raise InputError([fault])
+    return KVCacheConfig(num_blocks, engine.block_size, engine.enable_prefix_caching, groups)
+
+
+@contextmanager
+def _faults_of(scenario: Scenario, path: str) -> Iterator[None]:
+    """Turn errors of the cost models into faults at `path`, or at the field that the error is about."""
+    try:
+        yield
+    except UnknownNameError as error:
+        field = {"model": "model", "gpu": "gpu", "weight dtype": "weight_dtype"}.get(error.kind, path)
+        raise InputError([scenario.fault(field, str(error))]) from error
+    except SpecError as error:
+        raise InputError(
+            [scenario.fault(path, f"{error.subject}: {each}") for each in error.faults]
+        ) from error
+    except DoesNotFitError as error:
+        raise InputError([scenario.fault(path, str(error))]) from error
+    except CostModelError as error:
+        raise InputError([scenario.fault(path, str(error))]) from error

@@ -1,0 +1,262 @@
+"""What a run leaves behind: growable columns of steps, requests and token runs, no object per token.
+
+Replicas write here while the clock runs; `sim.metrics` and `sim.simulate` read afterwards. The times of a
+request's tokens are not stored one by one: a request that gets a token in each of the steps 17..316 of its
+replica is the run `(17, 300)`, and its token times are the end times of those steps, looked up with numpy
+after the run. So steady decode costs the recorder nothing per token, and a planner may append many steps at
+once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from enum import IntEnum
+from math import nan
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.shapes import BOUNDS
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+STEP_FIELDS = (
+    "start_s",
+    "end_s",
+    "decode_tokens",
+    "prefill_tokens",
+    "recompute_tokens",
+    "num_running",
+    "num_waiting",
+    "kv_used_blocks",
+    "kv_cached_blocks",
+    "num_preemptions",
+    "bound",
+)
+"""One row of a `StepLog`, in order. Counts are as of the schedule() call that made the step; `bound` is an
+index into `cost_models.BOUNDS`."""
+
+_FLUSH_ROWS = 8192
+_COUNTS = len(STEP_FIELDS) - 2
+
+
+class Status(IntEnum):
+    """How a request stands; each that arrives ends as exactly one of the last four."""
+
+    NOT_SENT = 0
+    IN_FLIGHT = 1
+    FINISHED = 2
+    ABORTED = 3
+    REJECTED = 4
+
+
+class StepTotals(NamedTuple):
+    """Sums over the measured steps (those that began at or after the end of the warm-up) of one replica."""
+
+    busy_s: float
+    time_by_bound_s: Floats
+    time_by_used_blocks_s: Floats
+    decode_tokens: int
+    prefill_tokens: int
+    recompute_tokens: int
+    num_preemptions: int
+    num_steps: int
+
+
+def add_histograms(one: Floats, other: Floats) -> Floats:
+    """The sum of two histograms over 0, 1, 2 …, as long as the longer one."""
+    long, short = (one, other) if len(one) >= len(other) else (other, one)
+    total = long.astype(np.float64)
+    total[: len(short)] += short
+    return total
+
+
+def histogram(values: NDArray[np.integer[Any]], weights: Floats) -> Floats:
+    """Sum of the weights of each value 0, 1, 2 …"""
+    return np.bincount(values, weights=weights).astype(np.float64, copy=False)
+
+
+class StepLog:
+    """The steps of one replica, in the order in which they ended.
+
+    Rows gather in a flat buffer and move to numpy every few thousand. End times are always kept (token times
+    need them, 8 bytes a step); the other columns only when `keep` is true. Totals are summed as rows pass.
+    """
+
+    def __init__(self, *, keep: bool = True, warmup_s: float = 0.0) -> None:
+        self.num_steps = 0
+        self._keep = keep
+        self._warmup_s = warmup_s
+        self._buffer = array("d")
+        self._limit = _FLUSH_ROWS * len(STEP_FIELDS)
+        self._ends: list[Floats] = []
+        self._starts: list[Floats] = []
+        self._num_stepss: list[NDArray[np.int32]] = []
+        self._last_end_s = 0.0
+        self._sums = np.zeros(4, dtype=np.int64)
+        self._measured = 0
+        self._by_bound = np.zeros(len(BOUNDS))
+        self._by_used = np.zeros(1)
+
+    def append(self, row: tuple[float, ...]) -> None:
+        """Add one step: the values of `STEP_FIELDS` in order."""
+        self._buffer.extend(row)
+        self.num_steps += 1
+        if len(self._buffer) >= self._limit:
+            self._flush()
+
+    def append_many(self, rows: Floats) -> None:
+        """Add `len(rows)` steps at once; `rows` has shape (steps, len(STEP_FIELDS))."""
+        self._buffer.frombytes(np.ascontiguousarray(rows, dtype=np.float64).tobytes())
+        self.num_steps += len(rows)
+        if len(self._buffer) >= self._limit:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._buffer:
+            return
+        rows = np.frombuffer(self._buffer, dtype=np.float64).reshape(-1, len(STEP_FIELDS))
+        start_s, end_s = rows[:, 0].copy(), rows[:, 1].copy()
+        counts = rows[:, 2:].astype(np.int32)
+        del rows
+        self._buffer = array("d")
+        # Steps of pipeline stages overlap; the time a step adds is what passes after the one before it ended.
+        previous_s = np.concatenate(([self._last_end_s], end_s[:-1]))
+        self._last_end_s = float(end_s[-1])
+        measured = start_s >= self._warmup_s
+        took_s = (end_s - np.maximum(start_s, previous_s))[measured]
+        of_measured = counts[measured]
+        self._measured += len(of_measured)
+        self._sums += of_measured[:, [0, 1, 2, 7]].sum(axis=0, dtype=np.int64)
+        self._by_bound = add_histograms(self._by_bound, histogram(of_measured[:, 8], took_s))
+        self._by_used = add_histograms(self._by_used, histogram(of_measured[:, 5], took_s))
+        self._ends.append(end_s)
+        if self._keep:
+            self._starts.append(start_s)
+            self._num_stepss.append(counts)
+
+    def end_s(self) -> Floats:
+        """End time of each step, s, shape (num_steps,): when its tokens appeared."""
+        self._flush()
+        self._ends = [np.concatenate(self._ends) if self._ends else np.empty(0)]
+        return self._ends[0]
+
+    def kept(self) -> tuple[Floats, Floats, NDArray[np.int32]]:
+        """Start times, end times and the integer columns (steps, 9); all empty if steps were not kept."""
+        end_s = self.end_s()
+        if not self._starts:
+            return np.empty(0), np.empty(0), np.empty((0, _COUNTS), dtype=np.int32)
+        return np.concatenate(self._starts), end_s, np.concatenate(self._num_stepss)
+
+    def totals(self) -> StepTotals:
+        """The sums so far; times in seconds, blocks by number in use."""
+        self._flush()
+        decode, prefill, recompute, preemptions = (int(n) for n in self._sums)
+        busy_s = float(self._by_bound.sum())
+        return StepTotals(
+            busy_s, self._by_bound, self._by_used, decode, prefill, recompute, preemptions, self._measured
+        )
+
+
+class TokenRuns:
+    """Which steps of one replica gave a token to which request, as runs of consecutive step numbers.
+
+    A step gives a request at most one burst of tokens (one, or several under speculation); a run counts
+    bursts.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}
+        self._request = array("i")
+        self._first_step = array("i")
+        self._num_steps = array("i")
+
+    def on_step(self, step: int, request_ids: Sequence[int]) -> None:
+        """Note that exactly these requests got a token in this step: open their runs, close the others'."""
+        open_runs = self._open
+        for request_id in request_ids:
+            if request_id not in open_runs:
+                open_runs[request_id] = step
+        if len(open_runs) > len(request_ids):
+            got = set(request_ids)
+            for request_id in [r for r in open_runs if r not in got]:
+                self.close(request_id, step)
+
+    def close(self, request_id: int, next_step: int) -> None:
+        """End the run of a request, if one is open: its last token came in the step before `next_step`."""
+        first_step = self._open.pop(request_id, None)
+        if first_step is not None:
+            self._request.append(request_id)
+            self._first_step.append(first_step)
+            self._num_steps.append(next_step - first_step)
+
+    def close_all(self, next_step: int) -> None:
+        """End every open run, as at a horizon."""
+        for request_id in list(self._open):
+            self.close(request_id, next_step)
+
+    def columns(self) -> tuple[Ints, Ints, Ints]:
+        """Request id, first step and number of steps of each closed run."""
+        request, first_step, num_steps = (
+            np.array(column, dtype=np.int64) for column in (self._request, self._first_step, self._num_steps)
+        )
+        return request, first_step, num_steps
+
+
+class RequestLog:
+    """One slot a request of the workload, by request id; times in s, NaN where nothing happened."""
+
+    def __init__(self, num_requests: int) -> None:
+        times, counts = array("d", [nan]) * num_requests, array("i", [0]) * num_requests
+        self.arrival_s = times[:]
+        self.first_scheduled_s = times[:]
+        self.stalled_s = array("d", [0.0]) * num_requests
+        self.client_queue_s = array("d", [0.0]) * num_requests
+        self.replica = array("i", [-1]) * num_requests
+        self.output_tokens = counts[:]
+        self.cached_tokens = counts[:]
+        self.num_preemptions = counts[:]
+        self.recomputed_tokens = counts[:]
+        self.status = array("b", [Status.NOT_SENT]) * num_requests
+
+
+class TokenTimes(NamedTuple):
+    """Runs of all replicas with the times of their ends: enough for every gap, without listing tokens."""
+
+    request: Ints
+    replica: Ints
+    first_step: Ints
+    num_steps: Ints
+    first_s: Floats
+    last_s: Floats
+
+
+class Recorder:
+    """All that a run writes: one `RequestLog`, and a `StepLog` and `TokenRuns` for each replica."""
+
+    def __init__(
+        self, num_requests: int, num_replicas: int, *, keep_steps: bool = True, warmup_s: float = 0.0
+    ) -> None:
+        self.requests = RequestLog(num_requests)
+        self.steps = [StepLog(keep=keep_steps, warmup_s=warmup_s) for _ in range(num_replicas)]
+        self.runs = [TokenRuns() for _ in range(num_replicas)]
+
+    def close(self) -> None:
+        """End the runs that a horizon left open. Call once, after the clock stopped."""
+        for log, runs in zip(self.steps, self.runs, strict=True):
+            runs.close_all(log.num_steps)
+
+    def token_times(self) -> TokenTimes:
+        """Every run with the times of its first and last token, ordered by request and then by time."""
+        parts = []
+        for replica, (log, runs) in enumerate(zip(self.steps, self.runs, strict=True)):
+            end_s = log.end_s()
+            request, first_step, num_steps = runs.columns()
+            first_s, last_s = end_s[first_step], end_s[first_step + num_steps - 1]
+            parts.append((request, np.full(len(request), replica), first_step, num_steps, first_s, last_s))
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.lexsort((columns[4], columns[0]))
+        return TokenTimes(*(column[order] for column in columns))

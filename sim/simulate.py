@@ -1,0 +1,199 @@
+"""One run: a scenario in, a `RunResult` out."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cost_models.shapes import BOUNDS
+from sim.cluster.router import ROUTERS
+from sim.cluster.world import Progress, World
+from sim.engine_setup import EngineSetup, engine_setup
+from sim.metrics import request_times
+from sim.random_streams import streams
+from sim.recorder import STEP_FIELDS, Status
+from sim.scenario import Scenario, SloTarget
+from sim.summary import EngineTotals, Json, summarize
+from sim.workload import Limits, Workload, build_workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROUND_DIGITS = 9
+"""Times in tables are rounded to the nanosecond; the summary is computed from the exact ones."""
+
+
+def simulate(
+    scenario: Scenario, *, check: bool = False, progress: Progress | None = None, keep_steps: bool = True
+) -> RunResult:
+    """Run a scenario from start to end, or to its horizon.
+
+    `check` verifies the laws after every step (slow) and raises `InvariantError` where one is broken.
+    `progress(time_s, ended, requests)` is called now and then. Without `keep_steps` the table of steps stays
+    empty and memory small; the summary is the same. Raises `InputError` for a scenario that cannot be run.
+    """
+    setup = engine_setup(scenario)
+    stream = streams(scenario.seed)
+    workload = build_workload(scenario, stream, Limits(setup.replica.scheduler.max_model_len))
+    world = World(
+        workload,
+        setup.replica,
+        ROUTERS[scenario.cluster.router.kind](stream("routing")),
+        num_replicas=scenario.cluster.replicas,
+        keep_steps=keep_steps,
+        warmup_s=scenario.warmup_s,
+        check=check,
+    )
+    clock_s = world.run(scenario.horizon_s, progress)
+    return RunResult(scenario, setup, workload, world, clock_s)
+
+
+class RunResult:
+    """What came of a run. Tables and summary are made when first asked for.
+
+    `requests` and `steps` have the columns of `requests.csv` and `steps.csv`, `summary` those of
+    `summary.json`; `notes` says in words what the reader must know: what was repaired, lowered or left
+    unfinished.
+    """
+
+    def __init__(
+        self, scenario: Scenario, setup: EngineSetup, workload: Workload, world: World, clock_s: float
+    ) -> None:
+        self.scenario = scenario
+        self.setup = setup
+        self.workload = workload
+        self.clock_s = clock_s
+        self._recorder = world.recorder
+        self._rejections = world.rejections
+        self._engines = [replica.engine for replica in world.replicas]
+        self._tokens = world.recorder.token_times()
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row for every request that arrived, by id."""
+        import pandas as pd
+
+        log, table = self._recorder.requests, self.workload.table
+        times = request_times(
+            self._recorder,
+            self._tokens,
+            np.asarray(table.prompt_tokens, dtype=np.int64),
+            warmup_s=self.scenario.warmup_s,
+            end_s=self.clock_s,
+        )
+        frame = pd.DataFrame(
+            {
+                "request_id": np.arange(len(table)),
+                "class": np.array(table.class_names, dtype=object)[table.class_index],
+                "session": table.session,
+                "replica": np.array(log.replica),
+                "arrival_s": times.arrival_s.round(_ROUND_DIGITS),
+                "first_scheduled_s": np.array(log.first_scheduled_s).round(_ROUND_DIGITS),
+                "first_token_s": times.first_token_s.round(_ROUND_DIGITS),
+                "last_token_s": times.last_token_s.round(_ROUND_DIGITS),
+                "prompt_tokens": table.prompt_tokens,
+                "output_tokens": times.output_tokens,
+                "cached_tokens": np.array(log.cached_tokens),
+                "num_preemptions": np.array(log.num_preemptions),
+                "recomputed_tokens": np.array(log.recomputed_tokens),
+                "stalled_s": np.array(log.stalled_s).round(_ROUND_DIGITS),
+                "status": np.array([status.name.lower() for status in Status], dtype=object)[times.status],
+            }
+        )
+        sent = times.status != Status.NOT_SENT
+        return frame if sent.all() else frame.loc[sent].reset_index(drop=True)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row for every step of every replica, in the order in which they ended; `t_s` is that end."""
+        import pandas as pd
+
+        frames = []
+        for replica, log in enumerate(self._recorder.steps):
+            start_s, end_s, counts = log.kept()
+            kept_end_s = end_s[: len(start_s)]
+            columns = {
+                "t_s": kept_end_s.round(_ROUND_DIGITS),
+                "replica": np.full(len(start_s), replica),
+                "step_time_s": (kept_end_s - start_s).round(_ROUND_DIGITS),
+            }
+            columns |= {name: counts[:, i] for i, name in enumerate(STEP_FIELDS[2:-1])}
+            columns["bound"] = np.array(BOUNDS, dtype=object)[counts[:, -1]]
+            frames.append(pd.DataFrame(columns))
+        table = pd.concat(frames, ignore_index=True)
+        if len(frames) > 1:
+            table = table.sort_values(["t_s", "replica"], kind="stable", ignore_index=True)
+        return table
+
+    @cached_property
+    def summary(self) -> dict[str, Json]:
+        """The numbers of `summary.json`."""
+        scenario, setup, workload = self.scenario, self.setup, self.workload
+        stats = [engine.prefix_cache_stats for engine in self._engines]
+        engine = scenario.engine
+        gpus = scenario.cluster.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
+        numbers = summarize(
+            self._recorder,
+            np.asarray(workload.table.prompt_tokens, dtype=np.int64),
+            end_s=self.clock_s,
+            warmup_s=scenario.warmup_s,
+            targets=self.targets,
+            engines=EngineTotals(
+                setup.num_gpu_blocks,
+                sum(s.queries + s.preempted_queries for s in stats),
+                sum(s.hits + s.preempted_hits for s in stats),
+                sum(e.num_preemptions for e in self._engines),
+            ),
+            rejections=self._rejections,
+            num_gpus=gpus,
+        )
+        provenance: dict[str, Json] = {
+            "mirrors": f"vLLM {engine.version}",
+            "dryserve_version": version("dryserve"),
+            "calibration_id": setup.calibration_id,
+            "seed": scenario.seed,
+            "loop": workload.loop,
+            "warmup_s": scenario.warmup_s,
+            "horizon_s": scenario.horizon_s,
+            "gpu": setup.gpu.name,
+            "num_gpus": gpus,
+            "num_replicas": scenario.cluster.replicas,
+            "notes": self.notes,
+        }
+        return self._offered() | numbers | provenance
+
+    @property
+    def targets(self) -> dict[str, SloTarget]:
+        """The scenario's SLO targets by their keys."""
+        slo = self.scenario.slo
+        return {} if slo is None else dict(zip(slo.root, slo.targets, strict=True))
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What to know before trusting the numbers."""
+        notes = [*self.setup.notes, *self.workload.notes]
+        statuses = self._recorder.requests.status
+        flying, unsent = statuses.count(Status.IN_FLIGHT), statuses.count(Status.NOT_SENT)
+        if flying or unsent:
+            notes.append(
+                f"the horizon of {self.clock_s:g} s left {flying} requests in flight and {unsent} not sent"
+            )
+        return notes
+
+    def _offered(self) -> dict[str, Json]:
+        """The head of a `vllm bench serve` result: what load was offered to what."""
+        section = self.scenario.workload
+        return {
+            "endpoint_type": "dryserve",
+            "backend": "dryserve",
+            "label": self.scenario.name,
+            "model_id": self.setup.model.name,
+            "tokenizer_id": self.setup.model.name,
+            "num_prompts": len(self.workload.table),
+            "request_rate": getattr(section, "rate_per_s", None) or "inf",
+            "burstiness": {"poisson": 1.0, "gamma": getattr(section, "burstiness", None)}.get(section.kind),
+            "max_concurrency": self.workload.max_concurrency,
+        }

@@ -1,0 +1,124 @@
+"""A world in one line: requests as tuples, a step time that the test dictates, and what it left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cost_models import StepCost, StepShape
+from scheduler import KVCacheConfig, SchedulerConfig
+from sim.cluster.router import ROUTERS
+from sim.cluster.world import ReplicaSpec, World
+from sim.metrics import RequestTimes, request_times
+from sim.workload import RequestTable, Workload
+from sim.workload.prompts import DistinctPrompts
+
+
+@dataclass
+class FixedTimer:
+    """Every step takes what `gpu_s` says (a number, or a function of the shape); remembers the shapes it
+    saw."""
+
+    gpu_s: float | Callable[[StepShape], float] = 1.0
+    host_s: float = 0.0
+    num_stages: int = 1
+    shapes: list[StepShape] = field(default_factory=list)
+
+    def step(self, shape: StepShape) -> StepCost:
+        self.shapes.append(shape)
+        gpu_s = self.gpu_s(shape) if callable(self.gpu_s) else self.gpu_s
+        return StepCost(gpu_s, self.host_s, "weights", gpu_s / self.num_stages)
+
+
+def make_table(
+    arrival_s: Sequence[float],
+    prompt: int | Sequence[int] = 10,
+    output: int | Sequence[int] = 1,
+    *,
+    rejected: Sequence[int] = (),
+) -> RequestTable:
+    n = len(arrival_s)
+    return RequestTable(
+        arrival_s=np.asarray(arrival_s, dtype=np.float64),
+        prompt_tokens=np.broadcast_to(np.asarray(prompt, dtype=np.int32), n).copy(),
+        output_tokens=np.broadcast_to(np.asarray(output, dtype=np.int32), n).copy(),
+        class_index=np.zeros(n, np.int16),
+        class_names=("default",),
+        session=np.full(n, -1, np.int64),
+        priority=np.zeros(n, np.int32),
+        rejected=np.isin(np.arange(n), np.asarray(rejected, dtype=int)),
+        prompts=DistinctPrompts(),
+    )
+
+
+def make_world(
+    table: RequestTable,
+    timer: FixedTimer | None = None,
+    *,
+    max_concurrency: int | None = None,
+    ignore_eos: bool = False,
+    router: str = "round_robin",
+    num_replicas: int = 1,
+    num_blocks: int = 1000,
+    block_size: int = 16,
+    front_end_s: float = 0.0,
+    check: bool = False,
+    keep_steps: bool = True,
+    warmup_s: float = 0.0,
+    seed: int = 0,
+    **limits: object,
+) -> World:
+    timer = timer or FixedTimer()
+    config = SchedulerConfig(
+        **{"max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 4096} | limits
+    )
+    spec = ReplicaSpec(
+        config,
+        KVCacheConfig(num_blocks, block_size),
+        timer,
+        num_stages=timer.num_stages,
+        front_end_s=front_end_s,
+    )
+    workload = Workload(
+        table,
+        "open" if max_concurrency is None else "closed",
+        max_concurrency=max_concurrency,
+        ignore_eos=ignore_eos,
+    )
+    return World(
+        workload,
+        spec,
+        ROUTERS[router](np.random.default_rng(seed)),
+        num_replicas=num_replicas,
+        keep_steps=keep_steps,
+        warmup_s=warmup_s,
+        check=check,
+    )
+
+
+def times_of(world: World, end_s: float = 0.0) -> RequestTimes:
+    recorder = world.recorder
+    return request_times(
+        recorder,
+        recorder.token_times(),
+        np.asarray(world._table.prompt_tokens, dtype=np.int64),
+        warmup_s=0.0,
+        end_s=end_s,
+    )
+
+
+def step_spans(world: World, replica: int = 0) -> list[tuple[float, float]]:
+    start_s, end_s, _ = world.recorder.steps[replica].kept()
+    return list(zip(start_s.tolist(), end_s.tolist(), strict=True))
+
+
+def token_times_s(world: World, request_id: int) -> list[float]:
+    """Every token time of one request, written out."""
+    recorder, tokens = world.recorder, world.recorder.token_times()
+    found: list[float] = []
+    for i in np.flatnonzero(tokens.request == request_id):
+        end_s = recorder.steps[tokens.replica[i]].end_s()
+        found += end_s[tokens.first_step[i] : tokens.first_step[i] + tokens.num_steps[i]].tolist()
+    return found
