@@ -44,7 +44,7 @@ def write_requests(folder: Path, name: str, text: str) -> None:
     (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
 
 
-def no_quantiles(name: str) -> tuple[list[float], list[float]]:
+def no_quantiles(side: str, name: str) -> tuple[list[float], list[float]]:
     raise KeyError(name)
 
 

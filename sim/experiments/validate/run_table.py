@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -118,7 +118,7 @@ class RunTable:
 
 
 def parse_filter(text: str) -> tuple[tuple[str, str | tuple[int, int]], ...]:
-    """The conditions of a `requests_filter`: `column=value`, `column=LO..HI` (whole numbers, both ends in)."""
+    """The conditions of a `requests_filter`: `column=value`, `column=LO..HI` (both ends in)."""
     conditions: list[tuple[str, str | tuple[int, int]]] = []
     for part in text.split(";"):
         column, equals, value = part.strip().partition("=")
@@ -170,6 +170,19 @@ def read_runs(path: Path) -> RunTable:
     if faults:
         raise InputError(faults)
     return RunTable(tuple(runs), tuple(name for name in header if name not in _COLUMNS))
+
+
+def with_columns(run: MeasuredRun, cells: Mapping[str, str]) -> MeasuredRun:
+    """The run with some of its cells written anew; names that are no set-up column are left alone.
+
+    InputError if a cell is no value of its column.
+    """
+    given = {name: cell for name, cell in cells.items() if name in _COLUMNS - set(MEASURES) and cell}
+    values, slips = _convert(given)
+    if slips:
+        raise InputError([Fault(None, column, message) for column, message in slips])
+    del values["measured"]
+    return replace(run, **values)  # type: ignore[arg-type]
 
 
 def _header_faults(path: Path, header: list[str]) -> list[Fault]:

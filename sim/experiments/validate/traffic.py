@@ -7,16 +7,21 @@ cache, which is all that a warm-up leaves.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from sim.experiments.validate.lengths import FromFile, LengthSpec, QuantileTable
+from sim.experiments.validate.lengths import FromFile, LengthSpec
 from sim.experiments.validate.requests_file import RequestRows, read_requests
 from sim.experiments.validate.run_table import MeasuredRun
 
 __all__ = ["CannotRunError", "Traffic", "build_traffic"]
+
+#: "prompt" or "output" and a name to (percentiles 0..100, tokens at each); KeyError for an unknown name.
+SidedQuantileTable = Callable[[str, str], tuple[Sequence[float], Sequence[float]]]
 
 
 class CannotRunError(ValueError):
@@ -50,14 +55,20 @@ class Traffic:
 
 
 def build_traffic(
-    run: MeasuredRun, folder: Path, rng: np.random.Generator, table: QuantileTable, limit: int | None = None
+    run: MeasuredRun,
+    folder: Path,
+    rng: np.random.Generator,
+    table: SidedQuantileTable,
+    limit: int | None = None,
+    rows: RequestRows | None = None,
 ) -> Traffic:
     """The requests of `run`, with its requests file from `folder`. CannotRunError says what is missing.
 
-    `limit` cuts the measured part to its first requests, for a quick look.
+    `limit` cuts the measured part to its first requests, for a quick look. `rows` are the requests of a run
+    that lists them itself, in place of a file.
     """
     assumptions: list[str] = []
-    rows = _rows(run, folder)
+    rows = rows or _rows(run, folder)
     count = _count(run, rows, assumptions)
     prompt_tokens = _lengths("prompt", run.prompt, rows.prompt_tokens if rows else None, count, rng, table)
     output_tokens = _lengths("output", run.output, rows.output_tokens if rows else None, count, rng, table)
@@ -142,7 +153,7 @@ def _lengths(
     from_file: np.ndarray | None,
     count: int,
     rng: np.random.Generator,
-    table: QuantileTable,
+    table: SidedQuantileTable,
 ) -> np.ndarray:
     if spec is None:
         raise CannotRunError(f"{name} lengths are unknown")
@@ -151,7 +162,7 @@ def _lengths(
             raise CannotRunError(f"its requests file has no column of {name} lengths")
         return from_file[:count]
     try:
-        return spec.draw(rng, count, table)
+        return spec.draw(rng, count, partial(table, name))
     except KeyError as error:
         raise CannotRunError(f"{name} lengths: no length quantiles named {error.args[0]!r}") from None
 

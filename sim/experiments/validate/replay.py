@@ -1,0 +1,164 @@
+"""Simulate measured runs: each on the engine its row describes, with the requests its client sent.
+
+Runs are independent, so they go to a pool of processes; results come back in the order of the table and are
+the same whatever the number of processes. Runs with the same engine and the same requests (twins that were
+measured twice) are simulated once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from cost_models import CostModelError
+from sim.cluster.progress import StuckError
+from sim.cluster.router import ROUTERS
+from sim.cluster.world import World
+from sim.engine_setup import engine_setup
+from sim.errors import InputError
+from sim.experiments.validate.observe import observe
+from sim.experiments.validate.replay_prompts import replay_workload
+from sim.experiments.validate.requests_file import RequestRows
+from sim.experiments.validate.run_table import MeasuredRun
+from sim.experiments.validate.scoring import Comparison, compare, is_saturated
+from sim.experiments.validate.setup import Setup, build_setup
+from sim.experiments.validate.traffic import CannotRunError, Traffic, build_traffic
+from sim.random_streams import streams
+from sim.simulate import RunResult
+from sim.workload.quantile_grids import grid
+
+__all__ = ["Job", "Outcome", "replay_all", "simulate_run"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A measured run to simulate; `rows` are its requests where the run itself lists them."""
+
+    run: MeasuredRun
+    folder: Path
+    rows: RequestRows | None = None
+    limit: int | None = None
+    keep_latencies: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job: what the client would have seen, or the reason why it could not be simulated.
+
+    `latencies` (columns arrival_s, ttft_s, tpot_s, e2e_s) and `measured_rows` only if they were to be kept.
+    """
+
+    run: MeasuredRun
+    simulated: dict[str, float]
+    comparisons: tuple[Comparison, ...]
+    assumptions: tuple[str, ...]
+    reason: str | None = None
+    latencies: pd.DataFrame | None = None
+    measured_rows: RequestRows | None = None
+
+
+def replay_all(
+    jobs: Sequence[Job], num_processes: int = 1, on_done: Callable[[Outcome], None] | None = None
+) -> list[Outcome]:
+    """The outcome of every job, in order. `on_done` is called with each as it is known, in order too."""
+    outcomes: list[Outcome] = []
+
+    def take(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        if on_done is not None:
+            on_done(outcome)
+
+    if num_processes <= 1:
+        for job in jobs:
+            take(_replay(job))
+        return outcomes
+    with ProcessPoolExecutor(num_processes) as pool:
+        for outcome in pool.map(_replay, jobs):
+            take(outcome)
+    return outcomes
+
+
+def _replay(job: Job) -> Outcome:
+    run = job.run
+    try:
+        traffic = _traffic(job)
+        setup = build_setup(run, traffic)
+        result = _simulate(setup, traffic, keep_steps=job.keep_latencies)
+        simulated, latencies = observe(
+            result.requests,
+            result.summary,
+            client=run.client,
+            front_end_s=result.setup.replica.front_end_s,
+            warmup_s=setup.scenario.warmup_s,
+        )
+    except CannotRunError as error:
+        return Outcome(run, {}, (), (), reason=str(error))
+    except InputError as error:
+        return Outcome(run, {}, (), (), reason="; ".join(map(str, error.faults)))
+    except (CostModelError, StuckError) as error:
+        return Outcome(run, {}, (), (), reason=str(error))
+    assumptions = [*setup.assumptions, *result.setup.notes]
+    if simulated.get("failed"):
+        assumptions.append(f"{simulated['failed']:.0f} requests did not finish in the simulation")
+    offer_s = float(traffic.arrival_s[-1] - traffic.arrival_s[traffic.num_warmup])
+    saturated = is_saturated(run, traffic.num_measured, offer_s)
+    compared = compare(run, simulated, condition=_condition(run, traffic), saturated=saturated)
+    return Outcome(
+        run=run,
+        simulated=simulated,
+        comparisons=tuple(compared),
+        assumptions=tuple(assumptions),
+        latencies=latencies if job.keep_latencies else None,
+        measured_rows=traffic.measured_rows if job.keep_latencies else None,
+    )
+
+
+def simulate_run(job: Job) -> RunResult:
+    """The simulation of a measured run, whole. CannotRunError or InputError where it cannot be had."""
+    traffic = _traffic(job)
+    return _simulate(build_setup(job.run, traffic), traffic, keep_steps=True)
+
+
+def _simulate(setup: Setup, traffic: Traffic, *, keep_steps: bool) -> RunResult:
+    scenario = setup.scenario
+    engine = engine_setup(scenario)
+    workload = replay_workload(traffic, engine.replica.scheduler.max_model_len)
+    world = World(
+        workload,
+        engine.replica,
+        ROUTERS[scenario.cluster.router.kind](streams(scenario.seed)("routing")),
+        num_replicas=scenario.cluster.replicas,
+        keep_steps=keep_steps,
+        warmup_s=scenario.warmup_s,
+    )
+    clock_s = world.run(None, None)
+    return RunResult(scenario, engine, workload, world, clock_s)
+
+
+def _traffic(job: Job) -> Traffic:
+    """Drawn from the run's own name, so that it is the same in whatever company the run is simulated."""
+    rng = np.random.default_rng(zlib.crc32(job.run.run_id.encode()))
+    return build_traffic(job.run, job.folder, rng, length_quantiles, job.limit, job.rows)
+
+
+def length_quantiles(side: str, name: str) -> tuple[Sequence[float], Sequence[float]]:
+    """Shipped length quantiles of a dataset: percentiles, and "prompt" or "output" tokens at each."""
+    known = grid(name)
+    return list(100.0 * known.probabilities), list(known.prompt if side == "prompt" else known.output)
+
+
+def _condition(run: MeasuredRun, traffic: Traffic) -> str:
+    """Equal for runs that offered the very same requests to the same engine: repeats of one condition."""
+    if run.load != "trace":
+        return run.run_id
+    digest = hashlib.sha256(f"{run.source} {run.gpu} {run.model} {run.tp} {run.pp}".encode())
+    for column in (traffic.arrival_s.round(3), traffic.prompt_tokens, traffic.output_tokens):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()[:12]
