@@ -28,6 +28,10 @@ def finish(state: EngineState, requests: Iterable[Request], status: RequestStatu
         state.waiting.remove({request for request in ending if request.status is not RequestStatus.RUNNING})
     for request in ending:
         loading = request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
+        if loading:
+            loading = request.request_id not in state.received_loads
+            state.received_loads.discard(request.request_id)
+            state.failed_loads.discard(request.request_id)
         if request.status is RequestStatus.WAITING_FOR_STREAMING_REQ:
             state.num_sessions_idle -= 1
         request.move_to(status)

@@ -17,8 +17,6 @@ class RemoteLoads:
 
     def __init__(self, state: EngineState) -> None:
         self.state = state
-        self._received: set[int] = set()
-        self._failed: set[int] = set()
 
     # --- admission --------------------------------------------------------------------------------------
 
@@ -26,9 +24,9 @@ class RemoteLoads:
         """True while the load is under way. A finished load makes the request an ordinary waiting one."""
         if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
             return False
-        if request.request_id not in self._received:
+        if request.request_id not in self.state.received_loads:
             return True
-        self._received.discard(request.request_id)
+        self.state.received_loads.discard(request.request_id)
         self._count_as_computed(request)
         preempted = request.num_preemptions > 0
         request.move_to(RequestStatus.PREEMPTED if preempted else RequestStatus.WAITING)
@@ -36,8 +34,8 @@ class RemoteLoads:
 
     def _count_as_computed(self, request: Request) -> None:
         kv_cache = self.state.kv_cache
-        if request.request_id in self._failed:
-            self._failed.discard(request.request_id)
+        if request.request_id in self.state.failed_loads:
+            self.state.failed_loads.discard(request.request_id)
             if request.num_computed_tokens == 0:
                 kv_cache.free(request)
                 return
@@ -60,7 +58,7 @@ class RemoteLoads:
             if request.is_finished:
                 lifecycle.release(self.state, request)
             else:
-                self._received.add(request_id)
+                self.state.received_loads.add(request_id)
         for request_id in report.sent:
             request = requests.get(request_id)
             if request is not None:
@@ -78,7 +76,7 @@ class RemoteLoads:
         broken_loads, _ = self._shorten(loading, invalid)
         broken_running, bad_blocks = self._shorten(state.running, invalid)
         if not fail:
-            self._failed.update(request.request_id for request in broken_loads)
+            self.state.failed_loads.update(request.request_id for request in broken_loads)
             return {request.request_id for request in broken_running}, []
         for block in bad_blocks:
             state.kv_cache.pool.forget(block)
@@ -100,7 +98,7 @@ class RemoteLoads:
             table = request.block_tables[0] if request.block_tables else []
             if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
                 examined = request.num_cached_tokens
-            elif request.request_id in self._failed:
+            elif request.request_id in self.state.failed_loads:
                 examined = request.num_computed_tokens
             else:
                 examined = len(table) * size

@@ -56,6 +56,10 @@ class EngineState:
     finished_by_client: dict[int, set[int]] | None = None
     prefix_cache_stats: PrefixCacheStats = field(default_factory=PrefixCacheStats)
     connector_prefix_cache_stats: PrefixCacheStats = field(default_factory=PrefixCacheStats)
+    received_loads: set[int] = field(default_factory=set)
+    """Waiting requests whose KV has been loaded but that have not been looked at since."""
+    failed_loads: set[int] = field(default_factory=set)
+    """Loads under way or received in which some blocks turned out bad."""
     num_preemptions: int = 0
     num_sessions_idle: int = 0
     """Streaming sessions waiting for their next input: they are not unfinished work."""

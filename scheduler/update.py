@@ -42,7 +42,9 @@ class OutputUpdate:
         for request, tokens in zip(output.requests, sampled, strict=True):
             if request.status >= RequestStatus.FINISHED_STOPPED or request.request_id in worthless:
                 continue
-            if output.scheduled_spec_decode_tokens and tokens:
+            if not tokens:
+                continue
+            if output.scheduled_spec_decode_tokens:
                 self._roll_back(request, len(tokens), output)
             count, final = deliver(request, tokens)
             if final is not None:
