@@ -38,6 +38,7 @@ class Scheduler:
         self.victim_policy = victim_policy
         self.gates = gates
         self.bookkeeping = bookkeeping
+        self.cut = state.kv_cache.cut_at_state_boundary
         self.num_lookahead_tokens = num_lookahead_tokens(state.config.speculative)
 
     def schedule(self) -> SchedulerOutput:
@@ -82,7 +83,8 @@ class Scheduler:
         config = self.state.config
         if 0 < config.long_prefill_token_threshold < lacking:
             lacking = config.long_prefill_token_threshold
-        return min(lacking, output.token_budget, config.max_model_len - 1 - request.num_computed_tokens)
+        lacking = min(lacking, output.token_budget, config.max_model_len - 1 - request.num_computed_tokens)
+        return self.cut(request, request.num_computed_tokens, lacking)
 
     def _make_room(
         self, request: Request, num_tokens: int, index: int, output: SchedulerOutput
@@ -156,7 +158,7 @@ class Scheduler:
             num_tokens = config.long_prefill_token_threshold
         if not config.enable_chunked_prefill and num_tokens > output.token_budget:
             return None
-        return min(num_tokens, output.token_budget)
+        return self.cut(request, computed, min(num_tokens, output.token_budget)) or None
 
     def _allocate(self, request: Request, num_tokens: int, hits: PrefixHits, external: ExternalMatch) -> bool:
         state = self.state

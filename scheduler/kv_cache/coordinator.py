@@ -12,7 +12,7 @@ from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec
 from scheduler.kv_cache.chunked_local import ChunkedLocalManager
 from scheduler.kv_cache.hashes import BlockHasher
 from scheduler.kv_cache.manager import NEVER, GroupManager, shorten
-from scheduler.kv_cache.mamba import MambaManager
+from scheduler.kv_cache.mamba import AlignedMambaManager, MambaManager
 from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool
 from scheduler.kv_cache.sliding import SlidingManager
 from scheduler.request import Request
@@ -23,6 +23,12 @@ _MANAGERS: dict[GroupKind, type[GroupManager]] = {
     GroupKind.CHUNKED_LOCAL: ChunkedLocalManager,
     GroupKind.MAMBA: MambaManager,
 }
+
+
+def _manager_class(spec: KVGroupSpec) -> type[GroupManager]:
+    if spec.kind is GroupKind.MAMBA and spec.mamba_mode == "align":
+        return AlignedMambaManager
+    return _MANAGERS[spec.kind]
 
 
 @dataclass(slots=True)
@@ -64,12 +70,15 @@ class KVCache:
         self.pool = BlockPool(config.num_blocks, len(config.groups))
         self.hasher = BlockHasher(config.hash_block_size)
         self.managers = [
-            _MANAGERS[spec.kind](
+            _manager_class(spec)(
                 spec, index, self.pool, max(spec.block_size // config.hash_block_size, 1), config.enable_caching
             )
             for index, spec in enumerate(config.groups)
         ]
         self._droppers = [manager for manager in self.managers if not manager.keeps_all]
+        self._state_block_size = next(
+            (manager.block_size for manager in self.managers if isinstance(manager, AlignedMambaManager)), 0
+        )
         self._spec_sets = self._group_by_spec()
         self.holders: dict[int, Request] = {}
         """Requests that hold blocks, by id: running, waiting with blocks, or finished but not yet released."""
@@ -165,6 +174,17 @@ class KVCache:
                 hits.blocks[group] = blocks
         hits.num_tokens = length
         return hits
+
+    def cut_at_state_boundary(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
+        """Mamba "align": prefill chunks end at block boundaries, and one ends at the prompt's last full block."""
+        size = self._state_block_size
+        if not size or request.num_output_tokens:
+            return num_tokens
+        last = request.num_prompt_tokens // size * size
+        end = num_computed_tokens + num_tokens
+        if num_computed_tokens >= last:
+            return num_tokens
+        return last - num_computed_tokens if end >= last else num_tokens // size * size
 
     # --- allocation -------------------------------------------------------------------------------------
 

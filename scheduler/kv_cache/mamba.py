@@ -1,18 +1,50 @@
-"""Mamba (state-space) layers: one state block instead of one block per so many tokens."""
+"""Mamba (state-space) layers: what counts is the state after the last token, not a block per so many tokens.
+
+A state is kept in a block. Seen from the allocator that is a window of two tokens: the block that holds the state
+before the next token stays, earlier ones become null blocks, and a prefix hit needs a single block, the last.
+"""
 
 from __future__ import annotations
 
-from scheduler.kv_cache.sliding import WindowManager
+from collections.abc import Sequence
+
+from scheduler.kv_cache.pool import NULL_BLOCK
+from scheduler.kv_cache.sliding import SlidingManager
 from scheduler.request import Request
 
 
-class MambaManager(WindowManager):
-    """State of a mamba group; see the modes in `KVGroupSpec`."""
+class MambaManager(SlidingManager):
+    """State blocks in the modes "all" (a state at every block boundary) and "none" (block size = longest text)."""
 
-    def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Only the state after the last token matters."""
-        return max(0, num_computed_tokens - 1)
+    @property
+    def window(self) -> int:
+        """The state before a token, and the token."""
+        return 2
 
-    def quiet_until(self, request: Request, num_computed_tokens: int) -> int:
-        """State blocks move with every block boundary; leave it to the full allocation."""
-        return 0
+
+class AlignedMambaManager(MambaManager):
+    """Mode "align": a step writes one state, at its end; null blocks stand for the boundaries it ran over."""
+
+    def blocks_needed(
+        self, request: Request, num_slots: int, hits: Sequence[int], num_computed_tokens: int
+    ) -> int:
+        """One block if the step leaves the last one, and the hit block if it is free now."""
+        hits_needed = self.num_free_hits(hits)
+        return min(super().blocks_needed(request, num_slots, hits, num_computed_tokens) - hits_needed, 1) + hits_needed
+
+    def extend(self, request: Request, num_slots: int) -> None:
+        """Null blocks up to the last position, one new block there."""
+        table = request.block_tables[self.index]
+        missing = -(-num_slots // self.block_size) - len(table)
+        if missing > 0:
+            table += [NULL_BLOCK] * (missing - 1)
+            table += self.pool.take(1)
+
+    def drop_skipped(self, request: Request, num_computed_tokens: int) -> None:
+        """As for windows, but null blocks stand between the states, so the walk passes over them."""
+        table = request.block_tables[self.index]
+        skipped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
+        dropped = [i for i in range(min(skipped, len(table)) - 1, -1, -1) if table[i] != NULL_BLOCK]
+        self.pool.release([table[i] for i in dropped])
+        for i in dropped:
+            table[i] = NULL_BLOCK

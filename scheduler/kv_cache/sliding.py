@@ -45,18 +45,23 @@ class WindowManager(GroupManager):
 
 
 class SlidingManager(WindowManager):
-    """Sliding-window attention over `spec.window` tokens."""
+    """Sliding-window attention over `window` tokens."""
+
+    @property
+    def window(self) -> int:
+        """Tokens that a token sees, itself included."""
+        return self.spec.window
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """The next token sees itself and the window - 1 tokens before it."""
-        return max(0, num_computed_tokens - self.spec.window + 1)
+        return max(0, num_computed_tokens - self.window + 1)
 
     def longest_hit(
         self, keys: Sequence[int], max_tokens: int, groups: Sequence[int], drop_last: bool, alignment: int
     ) -> list[list[int]]:
         """The rightmost run of hits as long as the window, null blocks before it; else the run from block 0."""
         size = self.block_size
-        needed = -(-(self.spec.window - 1) // size) + drop_last
+        needed = -(-(self.window - 1) // size) + drop_last
         limit = min(max_tokens // size, len(keys))
         columns: list[list[int] | None] = [None] * limit
         run = 0
@@ -88,5 +93,5 @@ class SlidingManager(WindowManager):
     def quiet_until(self, request: Request, num_computed_tokens: int) -> int:
         """Ends too where the next whole block falls out of the window."""
         dropped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
-        next_drop = (dropped + 1) * self.block_size + self.spec.window - 1
+        next_drop = (dropped + 1) * self.block_size + self.window - 1
         return min(super().quiet_until(request, num_computed_tokens), next_drop)
