@@ -6,11 +6,14 @@ Also where the engine's open fields (null) get the values that vLLM would give t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import cost_models
 from sim.errors import Fault, InputError
 from sim.scenario.engine import EngineSection
-from sim.scenario.scenario import Scenario
+
+if TYPE_CHECKING:
+    from sim.scenario.scenario import Scenario
 
 
 def scenario_faults(scenario: Scenario) -> list[Fault]:

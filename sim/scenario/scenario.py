@@ -11,6 +11,7 @@ from sim.scenario.cluster import ClusterSection
 from sim.scenario.engine import EngineSection
 from sim.scenario.names import GpuName, ModelName, WeightDtypeName
 from sim.scenario.places import Places
+from sim.scenario.resolved import dump_resolved
 from sim.scenario.section import NonNegativeFloat, PositiveFloat, Section
 from sim.scenario.slo import Slo
 from sim.scenario.workload import Workload
@@ -56,6 +57,10 @@ class Scenario(Section):
     def fault(self, path: str, message: str) -> Fault:
         """A fault found after loading, at the place where `path` (say `engine.max_num_seqs`) was given."""
         return Fault(self._places.where(tuple(path.split("."))), path, message)
+
+    def dump_resolved(self) -> str:
+        """YAML of every field, engine defaults filled in; equal scenarios and versions give equal text."""
+        return dump_resolved(self)
 
     def model_post_init(self, context: object) -> None:
         """Takes note of where the values were given, if the loader says so."""

@@ -10,9 +10,20 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, PlainSerializer, RootModel, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    RootModel,
+    ValidationError,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from sim.errors import did_you_mean
+from sim.errors import Fault, InputError, did_you_mean
 
 METRICS = ("ttft", "tpot", "e2e")
 _UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000}
@@ -71,6 +82,16 @@ class Slo(
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """What a file may say: one string, or a mapping of targets to durations."""
+        duration = {"type": "string", "pattern": _DURATION.pattern}
+        return {
+            "title": "Slo",
+            "description": (cls.__doc__ or "").partition(";")[0],
+            "anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": duration}],
+        }
+
     @model_validator(mode="before")
     @classmethod
     def _split_string(cls, value: object) -> object:
@@ -104,5 +125,9 @@ class Slo(
 
 
 def parse_slo(text: str) -> Slo:
-    """An SLO from one string, as `--slo` takes it; raises pydantic's `ValidationError`."""
-    return Slo.model_validate(text)
+    """An SLO from one string, as `--slo` takes it; `InputError` with all that is wrong in it."""
+    try:
+        return Slo.model_validate(text)
+    except ValidationError as error:
+        messages = [detail.get("ctx", {}).get("error", detail["msg"]) for detail in error.errors()]
+        raise InputError([Fault(f"--slo {text}", None, str(message)) for message in messages]) from None
