@@ -52,13 +52,15 @@ class AsyncBookkeeping(SyncBookkeeping):
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """Everything that samples in this step has one more token in flight, and its drafts."""
         drafts = output.scheduled_spec_decode_tokens
-        num_drafts = self._num_drafts
         for request, samples in zip(output.requests, output.samples, strict=True):
             if samples:
                 request.num_output_placeholders += 1
                 if drafts:
                     request.num_output_placeholders += drafts.get(request.request_id, 0)
-                request.num_draft_tokens = num_drafts
+        if self._num_drafts:
+            for request, samples in zip(output.requests, output.samples, strict=True):
+                if samples:
+                    request.num_draft_tokens = self._num_drafts
 
     def note_rejected(self, request: Request, num_rejected: int) -> None:
         """Rejected drafts are no longer in flight either."""
@@ -73,7 +75,9 @@ class AsyncBookkeeping(SyncBookkeeping):
             return 0, None
         was_running = request.status is RequestStatus.RUNNING
         count, final = append_until_stop(request, tokens, self.config)
-        request.num_output_placeholders -= count
-        if was_running and self.kv_cache.caching:
-            self.kv_cache.enter(request, request.num_computed_tokens - request.num_output_placeholders)
+        in_flight = request.num_output_placeholders - count
+        request.num_output_placeholders = in_flight
+        processed = request.num_computed_tokens - in_flight
+        if processed >= request.next_full_tokens and was_running and self.kv_cache.caching:
+            self.kv_cache.enter(request, processed)
         return count, final

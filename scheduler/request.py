@@ -36,9 +36,11 @@ class Request:
         "ignore_eos",
         "kv_quiet_until",
         "lora_name",
+        "max_total_tokens",
         "max_tokens",
         "min_tokens",
         "needs_grammar",
+        "next_full_tokens",
         "num_cached_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -101,6 +103,8 @@ class Request:
                 f"has {self.num_tokens} and {max_tokens}"
             )
         self.num_prompt_tokens = self.num_tokens
+        self.max_total_tokens = self.num_tokens + max_tokens
+        """Prompt and longest output together."""
         self.num_output_tokens = 0
         self.num_computed_tokens = 0
         self.num_draft_tokens = 0
@@ -130,13 +134,10 @@ class Request:
         """Block ids per KV group; empty while the request holds none."""
         self.num_cached_blocks: list[int] = []
         """Leading blocks per KV group that have been entered in the prefix cache."""
+        self.next_full_tokens = 0
+        """The number of tokens that fills the next block to enter in the prefix cache."""
         self.kv_quiet_until = 0
         """While fewer tokens than this are computed, one more changes nothing in the KV cache."""
-
-    @property
-    def max_total_tokens(self) -> int:
-        """Prompt and longest output together."""
-        return self.num_prompt_tokens + self.max_tokens
 
     @property
     def is_finished(self) -> bool:
@@ -147,12 +148,6 @@ class Request:
         """Change the status, along the engine's ways only (`scheduler.status.MOVES`)."""
         check_move(self.request_id, self.status, status)
         self.status = status
-
-    def append_token(self, token: int) -> None:
-        """Append one output token."""
-        self.tokens.append(self.num_tokens, token)
-        self.num_tokens += 1
-        self.num_output_tokens += 1
 
     def __repr__(self) -> str:
         return (

@@ -9,6 +9,7 @@ head of the queue. Chunked prefill, prefix hits, speculation and scheduling ahea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from scheduler.async_scheduling import SyncBookkeeping
 from scheduler.connector import ExternalMatch
@@ -56,27 +57,58 @@ class Scheduler:
     # --- phase 1: running requests ----------------------------------------------------------------------
 
     def _schedule_running(self, output: SchedulerOutput) -> None:
-        running = self.state.running
+        """Walk the running list; after a preemption the walk goes on from where it stands then."""
         index = 0
-        while index < len(running) and output.token_budget > 0:
-            request = running[index]
-            index += 1
+        while index < len(self.state.running) and output.token_budget > 0:
+            index = self._walk_running(index, output)
+
+    def _walk_running(self, index: int, output: SchedulerOutput) -> int:
+        """Schedule running requests from `index` on, up to the first preemption; returns where to go on."""
+        running = self.state.running
+        budget = output.token_budget
+        note_request, note_count = output.requests.append, output.num_scheduled_tokens.append
+        note_computed, note_samples = output.num_computed_before.append, output.samples.append
+        for request in islice(running, index, None):
+            computed = request.num_computed_tokens
             in_flight = request.num_output_placeholders
-            if in_flight and request.num_computed_tokens + 2 - in_flight >= request.max_total_tokens:
+            if in_flight and computed + 2 - in_flight >= request.max_total_tokens:
                 continue  # the step in flight must end it
-            lacking = request.num_tokens + in_flight + request.num_draft_tokens - request.num_computed_tokens
-            if lacking == 1 and request.num_computed_tokens < request.kv_quiet_until:
-                num_tokens = 1
-            else:
-                num_tokens = self._tokens_this_step(request, lacking, output)
-                if num_tokens <= 0:
+            lacking = request.num_tokens + in_flight + request.num_draft_tokens - computed
+            if lacking == 1 and computed < request.kv_quiet_until:
+                # steady decode: `output.add(request, 1)` spelled out, for this is where most requests go
+                request.num_computed_tokens = computed + 1
+                note_request(request)
+                note_count(1)
+                note_computed(computed)
+                note_samples(True)
+                budget -= 1
+                if budget > 0:
                     continue
-                index, fits = self._make_room(request, num_tokens, index, output)
+                break
+            output.token_budget = budget
+            num_tokens = self._tokens_this_step(request, lacking, output)
+            if num_tokens <= 0:
+                continue
+            preempting = not self._allocate_running(request, num_tokens)
+            if preempting:
+                index, fits = self._make_room(request, num_tokens, running.index(request) + 1, output)
                 if not fits:
-                    break
+                    return len(running)
             if request.num_draft_tokens:
                 use_drafts(request, num_tokens, output)
             output.add(request, num_tokens)
+            if preempting:
+                return index
+            budget = output.token_budget
+            if budget <= 0:
+                break
+        output.token_budget = budget
+        return len(running)
+
+    def _allocate_running(self, request: Request, num_tokens: int) -> bool:
+        return self.state.kv_cache.allocate(
+            request, num_tokens, num_lookahead_tokens=self.num_lookahead_tokens
+        )
 
     def _tokens_this_step(self, request: Request, lacking: int, output: SchedulerOutput) -> int:
         """The part of the lacking tokens that this step's limits allow."""
@@ -89,13 +121,13 @@ class Scheduler:
     def _make_room(
         self, request: Request, num_tokens: int, index: int, output: SchedulerOutput
     ) -> tuple[int, bool]:
-        """Allocate slots, preempting until they fit. Returns the walk's index and whether the request got them.
+        """Preempt until the slots fit. Returns the walk's index and whether the request got them.
 
         A victim that was already scheduled in this step is taken out of it, and the walk steps back for it. One
         that stands before the walk but was passed over does not move it, so then one request is left out.
         """
         state = self.state
-        while not state.kv_cache.allocate(request, num_tokens, num_lookahead_tokens=self.num_lookahead_tokens):
+        while True:
             victim = state.running.pop(self.victim_policy.choose(state.running, request))
             if output.take_out(victim):
                 index -= 1
@@ -103,7 +135,8 @@ class Scheduler:
             output.preempted.append(victim)
             if victim is request:
                 return index, False
-        return index, True
+            if self._allocate_running(request, num_tokens):
+                return index, True
 
     # --- phase 2: waiting requests ----------------------------------------------------------------------
 

@@ -87,6 +87,7 @@ class Sessions:
         length = request.tokens.append_ranges(kept, new_input.prompt)
         request.num_prompt_tokens += max(0, kept - request.num_prompt_tokens) + length - kept
         request.num_tokens = length
+        request.max_total_tokens = request.num_prompt_tokens + request.max_tokens
         request.num_output_tokens = 0
         request.arrival_time = new_input.arrival_time
         if new_input.min_tokens is not None:

@@ -15,6 +15,8 @@ from scheduler.state import EngineState
 from scheduler.status import FINISH_REASONS, RequestStatus
 from scheduler.streaming import Sessions
 
+_FIRST_FINISHED = RequestStatus.FINISHED_STOPPED
+
 
 class OutputUpdate:
     """Applies the outputs of steps to an engine's state."""
@@ -39,12 +41,11 @@ class OutputUpdate:
             worthless, errors = self.remote_loads.take_invalid_blocks(report.invalid_blocks)
         stopped: list[tuple[Request, RequestStatus]] = []
         deliver = self.bookkeeping.deliver
+        drafted = bool(output.scheduled_spec_decode_tokens)
         for request, tokens in zip(output.requests, sampled, strict=True):
-            if request.status >= RequestStatus.FINISHED_STOPPED or request.request_id in worthless:
+            if not tokens or request.status >= _FIRST_FINISHED or request.request_id in worthless:
                 continue
-            if not tokens:
-                continue
-            if output.scheduled_spec_decode_tokens:
+            if drafted:
                 self._roll_back(request, len(tokens), output)
             count, final = deliver(request, tokens)
             if final is not None:

@@ -252,10 +252,13 @@ class KVCache:
 
     def enter(self, request: Request, num_tokens: int) -> None:
         """Enter the full blocks of the first `num_tokens` tokens in the prefix cache of every group."""
-        if len(request.block_keys) * self.hasher.block_size < num_tokens:
+        if (len(request.block_keys) + 1) * self.hasher.block_size <= num_tokens:
             self.hasher.extend(request)
+        next_full = NEVER
         for manager in self.managers:
             manager.enter(request, num_tokens)
+            next_full = min(next_full, manager.next_full_tokens(request))
+        request.next_full_tokens = next_full
 
     def free(self, request: Request) -> None:
         """Release everything the request holds, group by group, the tail of each table first."""

@@ -136,8 +136,12 @@ class GroupManager:
         index = self.index
         until = len(request.block_tables[index]) * self.block_size
         if self.caching:
-            until = min(until, (request.num_cached_blocks[index] + 1) * self.block_size - 1)
+            return min(until, (request.num_cached_blocks[index] + 1) * self.block_size - 1)
         return until
+
+    def next_full_tokens(self, request: Request) -> int:
+        """The number of tokens that fills the next block to enter in the prefix cache."""
+        return (request.num_cached_blocks[self.index] + 1) * self.block_size
 
 
 def append_column(hits: list[list[int]], blocks: Sequence[int]) -> None:
