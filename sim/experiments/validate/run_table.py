@@ -21,6 +21,7 @@ __all__ = [
     "CHECK_GROUPS",
     "LOADS",
     "MEASURES",
+    "SETUP_COLUMNS",
     "MeasuredRun",
     "RunTable",
     "metric_group",
@@ -104,9 +105,9 @@ class MeasuredRun:
         return column in self.measured and not {"all", metric_group(column)} & self.unscored
 
 
-_COLUMNS = frozenset(MeasuredRun.__dataclass_fields__) - {"line", "unscored", "measured"} | frozenset(
-    MEASURES
-)
+#: Columns that say what ran, as opposed to what was measured.
+SETUP_COLUMNS = frozenset(MeasuredRun.__dataclass_fields__) - {"line", "unscored", "measured"}
+_COLUMNS = SETUP_COLUMNS | set(MEASURES)
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def with_columns(run: MeasuredRun, cells: Mapping[str, str]) -> MeasuredRun:
 
     InputError if a cell is no value of its column.
     """
-    given = {name: cell for name, cell in cells.items() if name in _COLUMNS - set(MEASURES) and cell}
+    given = {name: cell for name, cell in cells.items() if name in SETUP_COLUMNS and cell}
     values, slips = _convert(given)
     if slips:
         raise InputError([Fault(None, column, message) for column, message in slips])

@@ -1,0 +1,69 @@
+"""`dryserve validate`: simulate measured runs and say how far off each metric was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def validate(
+    file: Annotated[
+        Path,
+        typer.Argument(help="run table (.csv), or result of vllm bench serve or GuideLLM (.json)"),
+    ],
+    quality: Annotated[str, typer.Option(help="qualities of rows to run; empty = all")] = "A,B",
+    source: Annotated[list[str] | None, typer.Option(help="only sources like this (`*` allowed)")] = None,
+    gpu: Annotated[list[str] | None, typer.Option(help="only GPUs like this")] = None,
+    engine_gen: Annotated[list[str] | None, typer.Option(help="only this generation: V0, V1")] = None,
+    run_id: Annotated[list[str] | None, typer.Option(help="only runs like this")] = None,
+    part: Annotated[str, typer.Option(help="all, fitted or held-out")] = "all",
+    assign: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="column=value for every run, such as gpu=h100-sxm or max_num_seqs=256"),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="only the first requests of each run")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="processes")] = 1,
+    out: Annotated[Path, typer.Option(help="folder of validation.csv, figures")] = Path("runs/validate"),
+    figures: Annotated[bool, typer.Option(help="draw measured and simulated latencies")] = True,
+) -> None:
+    """Simulate measured runs of real engines and report the errors.
+
+    Each row of the table becomes an engine and the requests that its client sent. Printed are, by source, GPU
+    and metric: rows, median and p90 of the absolute error, bias and the worst rows; then what had to be
+    assumed and what could not be simulated. A result file does not say what it ran on: give it with --set.
+    """
+    from sim.experiments.validate import Outcome, Selection, read_jobs, replay_all
+    from sim.experiments.validate.error_report import error_lines, final_lines, write_csv
+    from sim.experiments.validate.overlays import write_overlays
+
+    columns = {name: value for name, _, value in (each.partition("=") for each in assign or ())}
+    selection = Selection(
+        qualities=[each for each in quality.split(",") if each],
+        sources=source or (),
+        gpus=gpu or (),
+        generations=engine_gen or (),
+        run_ids=run_id or (),
+        part=part,
+        limit_requests=limit,
+    )
+    work, remarks = read_jobs(file, selection, columns, keep_latencies=figures)
+    done = 0
+
+    def show(outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        typer.echo(f"{done}/{len(work)} {outcome.run.run_id}", err=True)
+
+    outcomes = replay_all(work, jobs, show)
+    out.mkdir(parents=True, exist_ok=True)
+    write_csv(out / "validation.csv", outcomes)
+    drawn = write_overlays(outcomes, out / "figures") if figures else []
+    simulated = sum(1 for outcome in outcomes if outcome.reason is None)
+    print(f"{file}: {simulated} of {len(work)} runs simulated")
+    for line in [*remarks, "", *error_lines(outcomes)]:
+        print(line)
+    print(f"written: {out / 'validation.csv'}" + (f", {len(drawn)} figures" if drawn else ""))
+    for line in final_lines(outcomes):
+        print(line)
