@@ -10,6 +10,7 @@ from sim.errors import input_error
 from sim.scenario.yaml_source import Data, read_yaml
 
 MAX_VALUES = 100_000
+MAX_MAGNITUDE = 10**18
 _FORMS = "a..b, a..b:step or a,b,c"
 _RANGE = re.compile(r"^\s*(?P<low>[^.,:\s][^,:\s]*?)\s*\.\.\s*(?P<high>[^:\s]+)\s*(?::\s*(?P<step>\S+))?\s*$")
 
@@ -27,8 +28,8 @@ def parse_axis(text: str) -> tuple[str, list[Data]]:
 def parse_grid(text: str, *, where: str | None = None) -> list[Data]:
     """The values that a grid stands for, in order; whole numbers stay whole.
 
-    `1..20` gives 1, 2, 4, 8, 16: doublings from the low end that do not pass the high end. `1..20:5` gives 1, 6,
-    11, 16. `fp8,auto` and `[1, 2]` list values. Raises `InputError` where `where` is the place to name.
+    `1..20` gives 1, 2, 4, 8, 16: doublings from the low end that do not pass the high end. `1..20:5` gives 1,
+    6, 11, 16. `fp8,auto` and `[1, 2]` list values. Raises `InputError` where `where` is the place to name.
     """
     match = _RANGE.match(text)
     if match is None and ".." not in text:
@@ -46,10 +47,8 @@ def parse_grid(text: str, *, where: str | None = None) -> list[Data]:
         values = [low + step * index for index in range(min(count, MAX_VALUES + 1))]
     else:
         if low <= 0:
-            raise input_error(
-                f"doublings must start above 0 (got {text.strip()}); a step reads a..b:step", where=where
-            )
-        count = int(math.log2(high / low)) + 2
+            raise input_error(f"doublings must start above 0 (got {text.strip()})", where=where)
+        count = int(math.log2(float(high / low))) + 2
         values = [value for index in range(count) if (value := low * 2**index) <= high]
     if len(values) > MAX_VALUES:
         raise input_error(f"{text.strip()} has more than {MAX_VALUES:,} values", where=where)
@@ -70,6 +69,6 @@ def _number(text: str, where: str | None) -> Decimal:
         number = Decimal(text)
     except ArithmeticError:
         number = Decimal("NaN")
-    if not number.is_finite():
-        raise input_error(f"'{text}' is not a number", where=where)
+    if not number.is_finite() or abs(number) > MAX_MAGNITUDE:
+        raise input_error(f"'{text}' is not a number up to 1e18", where=where)
     return number
