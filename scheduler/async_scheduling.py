@@ -7,22 +7,25 @@ engine without and with scheduling ahead; the phases and the update call them in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from scheduler.config import SchedulerConfig
 from scheduler.kv_cache.coordinator import KVCache
 from scheduler.output import SchedulerOutput
 from scheduler.request import Request
 from scheduler.status import RequestStatus
-from scheduler.stopping import append_until_stop
+from scheduler.stopping import StopRules
+
+Deliver = Callable[[Request, Sequence[int]], RequestStatus | None]
 
 
 class SyncBookkeeping:
     """One batch at a time: what was scheduled has come back before the next step is planned."""
 
     def __init__(self, config: SchedulerConfig, kv_cache: KVCache) -> None:
-        self.config = config
         self.kv_cache = kv_cache
+        self.deliver: Deliver = StopRules(config).append
+        """Takes a request and a step's tokens for it, appends them, returns the final status if they end it."""
 
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """Called at the end of schedule()."""
@@ -31,10 +34,6 @@ class SyncBookkeeping:
         """Draft tokens turned out wrong: their KV does not count."""
         if request.num_computed_tokens > 0:
             request.num_computed_tokens -= num_rejected
-
-    def deliver(self, request: Request, tokens: Sequence[int]) -> tuple[int, RequestStatus | None]:
-        """Append a step's tokens: how many, and the final status if they end the request."""
-        return append_until_stop(request, tokens, self.config)
 
     def note_reset(self, request: Request) -> None:
         """The request was preempted by a reset of the prefix cache."""
@@ -47,6 +46,8 @@ class AsyncBookkeeping(SyncBookkeeping):
 
     def __init__(self, config: SchedulerConfig, kv_cache: KVCache) -> None:
         super().__init__(config, kv_cache)
+        self._append = self.deliver
+        self.deliver = self._deliver
         self._num_drafts = config.speculative.num_speculative_tokens if config.speculative else 0
 
     def note_scheduled(self, output: SchedulerOutput) -> None:
@@ -68,16 +69,17 @@ class AsyncBookkeeping(SyncBookkeeping):
         if request.num_output_placeholders > 0:
             request.num_output_placeholders -= num_rejected
 
-    def deliver(self, request: Request, tokens: Sequence[int]) -> tuple[int, RequestStatus | None]:
+    def _deliver(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
         """Tokens come out of flight; full blocks of what is now known are entered in the prefix cache."""
         if request.discard_next_output:
             request.discard_next_output = False
-            return 0, None
+            return None
         was_running = request.status is RequestStatus.RUNNING
-        count, final = append_until_stop(request, tokens, self.config)
-        in_flight = request.num_output_placeholders - count
+        before = request.num_tokens
+        final = self._append(request, tokens)
+        in_flight = request.num_output_placeholders - (request.num_tokens - before)
         request.num_output_placeholders = in_flight
         processed = request.num_computed_tokens - in_flight
         if processed >= request.next_full_tokens and was_running and self.kv_cache.caching:
             self.kv_cache.enter(request, processed)
-        return count, final
+        return final

@@ -17,7 +17,7 @@ from scheduler.config import KVCacheConfig, SchedulerConfig
 from scheduler.connector import KVConnector, KVReport
 from scheduler.gates import AdmissionGate
 from scheduler.grammar import AcceptAll, DraftValidator, GrammarGate
-from scheduler.kv_cache.coordinator import KVCache
+from scheduler.kv_cache.plain import build_kv_cache
 from scheduler.lora import AdapterGate
 from scheduler.output import EngineCoreOutputs, SchedulerOutput
 from scheduler.policies import LastAdmitted, LowestPriority, PriorityOrder, VictimPolicy, WaitingOrder
@@ -50,7 +50,7 @@ class EngineCore:
         draft_validator: DraftValidator | None = None,
     ) -> None:
         speculative = config.speculative
-        kv_cache = KVCache(
+        kv_cache = build_kv_cache(
             kv_cache_config,
             max_model_len=config.max_model_len,
             num_lookahead_tokens=num_lookahead_tokens(speculative),

@@ -106,9 +106,7 @@ class Scheduler:
         return len(running)
 
     def _allocate_running(self, request: Request, num_tokens: int) -> bool:
-        return self.state.kv_cache.allocate(
-            request, num_tokens, num_lookahead_tokens=self.num_lookahead_tokens
-        )
+        return self.state.kv_cache.grow(request, num_tokens, self.num_lookahead_tokens)
 
     def _tokens_this_step(self, request: Request, lacking: int, output: SchedulerOutput) -> int:
         """The part of the lacking tokens that this step's limits allow."""

@@ -9,30 +9,35 @@ from scheduler.request import Request
 from scheduler.status import RequestStatus
 
 
-def append_until_stop(
-    request: Request, tokens: Sequence[int], config: SchedulerConfig
-) -> tuple[int, RequestStatus | None]:
-    """Append sampled tokens one by one until one ends the request; the rest is cut.
+class StopRules:
+    """Appends sampled tokens until one ends the request: EOS, a stop token, or a length limit."""
 
-    Returns how many were appended and the final status, None if the request goes on. In this order a token ends
-    the output: EOS, a stop token, the model's or the request's length limit. Before `min_tokens` nothing does.
-    """
-    count = 0
-    for token in tokens:
-        count += 1
-        position = request.num_tokens
-        if token - position != request.tokens.shifts[-1]:
-            request.tokens.append(position, token)
-        request.num_tokens = position + 1
-        num_outputs = request.num_output_tokens + 1
-        request.num_output_tokens = num_outputs
-        if num_outputs < request.min_tokens:
-            continue
-        if token == config.eos_token_id and not request.ignore_eos:
-            return count, RequestStatus.FINISHED_STOPPED
-        if token in request.stop_token_ids:
-            request.stop_reason = token
-            return count, RequestStatus.FINISHED_STOPPED
-        if num_outputs >= request.max_tokens or position + 1 >= config.max_model_len:
-            return count, RequestStatus.FINISHED_LENGTH_CAPPED
-    return count, None
+    __slots__ = ("eos_token_id", "max_model_len")
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.eos_token_id = config.eos_token_id
+        self.max_model_len = config.max_model_len
+
+    def append(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
+        """Append tokens one by one; after one that ends the request the rest is cut.
+
+        Returns the final status, None if the request goes on. Before `min_tokens` outputs nothing ends it; then, in
+        this order: EOS unless ignored, a stop token, the model's or the request's length limit.
+        """
+        for token in tokens:
+            position = request.num_tokens
+            if token - position != request.tokens.shifts[-1]:
+                request.tokens.append(position, token)
+            request.num_tokens = position + 1
+            num_outputs = request.num_output_tokens + 1
+            request.num_output_tokens = num_outputs
+            if num_outputs < request.min_tokens:
+                continue
+            if token == self.eos_token_id and not request.ignore_eos:
+                return RequestStatus.FINISHED_STOPPED
+            if token in request.stop_token_ids:
+                request.stop_reason = token
+                return RequestStatus.FINISHED_STOPPED
+            if num_outputs >= request.max_tokens or position + 1 >= self.max_model_len:
+                return RequestStatus.FINISHED_LENGTH_CAPPED
+        return None

@@ -47,13 +47,16 @@ class OutputUpdate:
                 continue
             if drafted:
                 self._roll_back(request, len(tokens), output)
-            count, final = deliver(request, tokens)
-            if final is not None:
+            before = request.num_tokens
+            final = deliver(request, tokens)
+            count = request.num_tokens - before
+            if final is None:
+                if count:
+                    entries.append((request, count, None))
+            else:
                 stopped.append((request, request.status))
                 entries.append((request, count, FINISH_REASONS[final]))
                 self._stop(request, final)
-            elif count:
-                entries.append((request, count, None))
         if stopped:
             self._leave_queues(stopped)
         if report is not None:

@@ -227,6 +227,26 @@ class KVCache:
         self._note_quiet(request, computed, num_new_tokens)
         return True
 
+    def grow(self, request: Request, num_new_tokens: int, num_lookahead_tokens: int = 0) -> bool:
+        """`allocate` for a running request: it has tables and finds no hits."""
+        computed = request.num_computed_tokens
+        num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
+        for manager in self._droppers:
+            manager.drop_skipped(request, computed)
+        needed = 0
+        for manager in self.managers:
+            needed += manager.blocks_missing(request, num_slots)
+        if needed:
+            if needed > self.pool.free_queue.size:
+                return False
+            for manager in self.managers:
+                manager.extend(request, num_slots)
+        num_tokens = min(computed + num_new_tokens, request.num_tokens)
+        if num_tokens >= request.next_full_tokens and self.caching:
+            self.enter(request, num_tokens)
+        self._note_quiet(request, computed, num_new_tokens)
+        return True
+
     def _open_tables(
         self, request: Request, hits: PrefixHits | None, computed: int, num_external_tokens: int
     ) -> None:
@@ -243,9 +263,7 @@ class KVCache:
         """Work out up to where one-token steps need no call of `allocate`."""
         until = self.max_model_len - 1 if computed + num_tokens >= request.high_water_tokens else 0
         for manager in self.managers:
-            quiet = manager.quiet_until(request, computed)
-            if quiet < until:
-                until = quiet
+            until = min(until, manager.quiet_until(request, computed))
         request.kv_quiet_until = until - self.num_lookahead_tokens
 
     # --- cache and end ----------------------------------------------------------------------------------

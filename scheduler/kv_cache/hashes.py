@@ -42,6 +42,9 @@ class BlockHasher:
             return
         tokens = request.tokens
         starts, shifts = tokens.starts, tokens.shifts
+        if index + 1 == full and starts[-1] <= index * size and keys and request.hashed_shift == shifts[-1]:
+            keys.append(keys[-1] + 1)  # the run in which the last block ended fills one more
+            return
         while index < full:
             begin = index * size
             run = tokens.run_at(begin)

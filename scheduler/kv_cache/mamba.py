@@ -32,6 +32,10 @@ class AlignedMambaManager(MambaManager):
         hits_needed = self.num_free_hits(hits)
         return min(super().blocks_needed(request, num_slots, hits, num_computed_tokens) - hits_needed, 1) + hits_needed
 
+    def blocks_missing(self, request: Request, num_slots: int) -> int:
+        """One block if the step leaves the last one."""
+        return min(super().blocks_missing(request, num_slots), 1)
+
     def extend(self, request: Request, num_slots: int) -> None:
         """Null blocks up to the last position, one new block there."""
         table = request.block_tables[self.index]

@@ -87,6 +87,10 @@ class GroupManager:
         needed = -(-num_slots // self.block_size) - covered
         return max(needed, 0) + self.num_free_hits(hits)
 
+    def blocks_missing(self, request: Request, num_slots: int) -> int:
+        """New blocks it takes to give a request that has a table `num_slots` slots."""
+        return max(-(-num_slots // self.block_size) - len(request.block_tables[self.index]), 0)
+
     def num_free_hits(self, hits: Sequence[int]) -> int:
         """Hit blocks without a holder: taking them out of the free queue uses capacity too."""
         ref_counts = self.pool.ref_counts
@@ -136,7 +140,9 @@ class GroupManager:
         index = self.index
         until = len(request.block_tables[index]) * self.block_size
         if self.caching:
-            return min(until, (request.num_cached_blocks[index] + 1) * self.block_size - 1)
+            next_full = (request.num_cached_blocks[index] + 1) * self.block_size
+            if next_full <= until:
+                return next_full - 1
         return until
 
     def next_full_tokens(self, request: Request) -> int:

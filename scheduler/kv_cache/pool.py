@@ -48,8 +48,8 @@ class BlockPool:
 
     def take(self, count: int) -> list[int]:
         """Hand out `count` blocks from the head of the free queue; those that carry a key are evicted."""
-        blocks = self.free_queue.pop_many(count)
         ref_counts, keys = self.ref_counts, self.key_of_block
+        blocks = self.free_queue.pop_many(count)
         for block in blocks:
             ref_counts[block] = 1
             if keys[block] is not None:
@@ -91,7 +91,7 @@ class BlockPool:
         self.group_of_block[block] = group
         cached = self._cached[group]
         found = cached.setdefault(key, block)
-        if found is not block and found != block:
+        if found is not block:
             if isinstance(found, dict):
                 found[block] = None
             else:
