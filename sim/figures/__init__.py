@@ -4,19 +4,35 @@ Tables have the columns of a run folder's `requests.csv` and `steps.csv`, so eve
 from the files alone. No function draws a title, and none needs a running simulation.
 """
 
+from sim.figures.attainment import plot_attainment
 from sim.figures.close_up import busiest_steps
+from sim.figures.decomposition import latency_parts, plot_decomposition
 from sim.figures.kv_timeline import plot_kv_timeline
 from sim.figures.latency_cdf import plot_latency_cdf, plot_latency_panels
 from sim.figures.load_timeline import plot_load_timeline
+from sim.figures.pareto import plot_pareto
+from sim.figures.preemption_tax import plot_preemption_tax, plot_preemptions_per_request
+from sim.figures.request_waterfall import plot_request_waterfall
+from sim.figures.saturation import plot_saturation
+from sim.figures.slo_heatmap import plot_slo_heatmap
 from sim.figures.step_composition import plot_step_composition
 from sim.figures.timeline import MAX_PANELS
 
 __all__ = [
     "MAX_PANELS",
     "busiest_steps",
+    "latency_parts",
+    "plot_attainment",
+    "plot_decomposition",
     "plot_kv_timeline",
     "plot_latency_cdf",
     "plot_latency_panels",
     "plot_load_timeline",
+    "plot_pareto",
+    "plot_preemption_tax",
+    "plot_preemptions_per_request",
+    "plot_request_waterfall",
+    "plot_saturation",
+    "plot_slo_heatmap",
     "plot_step_composition",
 ]

@@ -17,6 +17,9 @@ Floats = npt.NDArray[np.float64]
 MAX_PANELS = 12
 """A fleet of more replicas is shown by this many, evenly chosen, and the figure says so."""
 
+ROUNDING_S = 1e-7
+"""Gaps up to this come from times rounded to the nanosecond, not from an engine that idled."""
+
 
 def step_spans(steps: pd.DataFrame) -> tuple[Floats, Floats]:
     """Start and end of every step in seconds. A row's `t_s` is when its step ended."""
@@ -33,7 +36,7 @@ def step_curve(steps: pd.DataFrame, values: Floats, idle: float | None = None) -
     start_s, end_s = step_spans(steps)
     x, y = np.append(start_s, end_s[-1:]), np.append(values, values[-1:])
     if idle is not None and len(values):
-        gap = np.flatnonzero(start_s[1:] - end_s[:-1] > 1e-9 + 1e-9 * np.abs(end_s[:-1]))
+        gap = np.flatnonzero(start_s[1:] - end_s[:-1] > ROUNDING_S)
         x, y = np.insert(x, gap + 1, end_s[gap]), np.insert(y, gap + 1, idle)
     return np.maximum.accumulate(x), y
 

@@ -6,6 +6,7 @@ After a wanted change, draw the baselines anew with
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -14,6 +15,7 @@ from sim.figures import (
     plot_latency_cdf,
     plot_latency_panels,
     plot_load_timeline,
+    plot_request_waterfall,
     plot_step_composition,
 )
 from sim.figures.style import RC, blank_figure
@@ -74,6 +76,17 @@ def test_kv_of_one_replica_with_preemptions_and_watermark() -> Figure:
 def test_kv_of_a_fleet_in_shared_panels() -> Figure:
     figure = blank_figure(5.0, 3.8)
     plot_kv_timeline(make_fleet(), figure, num_blocks=1000, warmup_s=1.0)
+    return figure
+
+
+@picture
+def test_waterfall_with_preemptions_cut_out() -> Figure:
+    figure = blank_figure()
+    requests = make_requests(24)
+    begun = requests.loc[[3, 20], "first_token_s"].to_numpy()
+    stalls = pd.DataFrame({"request_id": [3, 20], "preempted_s": begun + 0.5, "resumed_s": begun + 1.2,
+                           "next_token_s": begun + 1.5})  # fmt: skip
+    plot_request_waterfall(requests, figure, stalls=stalls, max_rows=22)
     return figure
 
 

@@ -1,0 +1,152 @@
+"""F10, request waterfall: a row for each request, and what it did when: one bad minute, explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sim.figures.style import (
+    DECODE,
+    MUTED,
+    PREFILL,
+    QUEUED,
+    RECOMPUTE,
+    STALLED,
+    axes_for,
+    legend_above,
+    styled,
+)
+
+MAX_ROWS = 40
+MOMENTS = ("arrival_s", "first_scheduled_s", "first_token_s", "last_token_s")
+KINDS = {
+    "queued": (QUEUED, ""),
+    "prefill": (PREFILL, ""),
+    "decode": (DECODE, ""),
+    "preempted": (STALLED, ""),
+    "recompute": (RECOMPUTE, "/////"),
+}
+Span = tuple[str, float, float]
+"""Kind, start and end (s)."""
+
+
+@styled
+def plot_request_waterfall(
+    requests: pd.DataFrame,
+    ax: Axes | Figure | None = None,
+    *,
+    stalls: pd.DataFrame | None = None,
+    t0: float | None = None,
+    t1: float | None = None,
+    max_rows: int = MAX_ROWS,
+) -> Axes:
+    """Draw each request in flight during [t0, t1] as a row, in order of arrival, at most `max_rows`.
+
+    Queued until first scheduled, prefill until the first token, decode until the last. `stalls` (columns
+    `request_id`, `preempted_s`, `resumed_s`, `next_token_s`; a preemption a row) cuts out the time a request
+    lost to preemptions: waiting, then recomputing until its next token. Without it a preempted request's row
+    only says how often and how long. Requests never scheduled are queued to the end. Returns the Axes.
+    """
+    ax = axes_for(ax)
+    now = _last_event(requests)
+    start, end = -np.inf if t0 is None else t0, np.inf if t1 is None else t1
+    gone = requests["last_token_s"].where(requests["status"].eq("finished"), now)
+    chosen = requests[requests["arrival_s"].lt(end) & gone.gt(start) & requests["status"].ne("rejected")]
+    rows = chosen.sort_values(["arrival_s", "request_id"]).head(max_rows)
+    spans: dict[str, list[tuple[int, float, float]]] = {kind: [] for kind in KINDS}
+    lost = _cuts(stalls)
+    done = rows["status"].eq("finished").to_numpy()
+    columns = zip(rows["request_id"].to_numpy(), rows[list(MOMENTS)].to_numpy(dtype=float), done, strict=True)
+    for row, (request_id, moments, finished) in enumerate(columns):
+        arrival_s, scheduled_s, first_s, last_s = (float(moment) for moment in moments)
+        cuts = lost.get(int(request_id), [])
+        for kind, from_s, to_s in request_spans(
+            arrival_s, scheduled_s, first_s, last_s if finished else now, cuts
+        ):
+            spans[kind].append((row, from_s, to_s))
+    for kind, (colour, hatch) in KINDS.items():
+        if spans[kind]:
+            row, from_s, to_s = np.array(spans[kind]).T
+            bars = ax.barh(row, to_s - from_s, left=from_s, height=0.8, color=colour, label=kind)
+            for bar in bars if hatch else ():
+                bar.set(hatch=hatch, edgecolor=PREFILL, linewidth=0.0)
+    if stalls is None:
+        _say_preemptions(ax, rows)
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    ax.set_yticks([])
+    ax.grid(visible=False, axis="y")
+    if len(rows):
+        ax.set_xlim(rows["arrival_s"].min() if t0 is None else t0, t1)
+    ax.set_xlabel("time (s)")
+    more = f": {len(rows)} of {len(chosen):,}" if len(rows) < len(chosen) else ""
+    ax.set_ylabel(f"request (by arrival{more})")
+    legend_above(ax)
+    return ax
+
+
+def request_spans(
+    arrival_s: float, scheduled_s: float, first_s: float, until_s: float, cuts: Sequence[tuple[float, ...]]
+) -> Iterator[Span]:
+    """What one request did until `until_s`; times that never came are NaN.
+
+    `cuts` are its preemptions in order: when preempted, when resumed, when it had its next token.
+    """
+    if not scheduled_s <= until_s:
+        yield "queued", arrival_s, until_s
+        return
+    yield "queued", arrival_s, scheduled_s
+    first_s = first_s if first_s <= until_s else until_s
+    for kind, from_s, to_s in (("prefill", scheduled_s, first_s), ("decode", first_s, until_s)):
+        at = from_s
+        for cut in cuts:
+            if from_s <= cut[0] < to_s:
+                preempted_s, resumed_s, next_token_s = (
+                    until_s if np.isnan(moment) else moment for moment in cut
+                )
+                yield kind, at, preempted_s
+                yield "preempted", preempted_s, resumed_s
+                yield "recompute", resumed_s, next_token_s
+                at = next_token_s
+        if at < to_s:
+            yield kind, at, to_s
+
+
+def _cuts(stalls: pd.DataFrame | None) -> dict[int, list[tuple[float, ...]]]:
+    """The preemptions of each request, in order of time."""
+    found: dict[int, list[tuple[float, ...]]] = {}
+    if stalls is not None:
+        table = stalls.sort_values("preempted_s")
+        moments = table[["preempted_s", "resumed_s", "next_token_s"]].to_numpy(dtype=float)
+        for request_id, cut in zip(table["request_id"].to_numpy(), moments, strict=True):
+            found.setdefault(int(request_id), []).append(tuple(cut))
+    return found
+
+
+def _last_event(requests: pd.DataFrame) -> float:
+    """The last time anything is known to have happened."""
+    times = requests[["arrival_s", "first_scheduled_s", "first_token_s", "last_token_s"]].to_numpy(
+        dtype=float
+    )
+    return float(np.nanmax(times)) if times.size else 0.0
+
+
+def _say_preemptions(ax: Axes, rows: pd.DataFrame) -> None:
+    """Right of a request's bar, how often it was preempted and how long it then waited in all."""
+    for row, (count, stalled_s, last_s) in enumerate(
+        zip(rows["num_preemptions"], rows["stalled_s"], rows["last_token_s"], strict=True)
+    ):
+        if count and np.isfinite(last_s):
+            ax.annotate(
+                f"{count}× preempted, {stalled_s:.2g} s",
+                xy=(last_s, row),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+                color=MUTED,
+                fontsize=6.5,
+                annotation_clip=True,
+            )

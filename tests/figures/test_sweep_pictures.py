@@ -1,0 +1,127 @@
+"""Figures of sweeps on fixed tables look as they did when someone last looked (`pytest --mpl` compares)."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from sim.figures import (
+    latency_parts,
+    plot_attainment,
+    plot_decomposition,
+    plot_pareto,
+    plot_preemption_tax,
+    plot_preemptions_per_request,
+    plot_saturation,
+    plot_slo_heatmap,
+)
+from sim.figures.style import RC, blank_figure
+from tests.figures.helpers import make_requests
+
+picture = pytest.mark.mpl_image_compare(
+    baseline_dir="baseline", style=RC, tolerance=2, savefig_kwargs={"dpi": 80}, deterministic=True
+)
+RATES = (1.0, 2.0, 3.0, 4.0, 5.0)
+
+
+def make_sweep() -> pd.DataFrame:
+    """Two configurations over five rates."""
+    one = pd.DataFrame(
+        {
+            "label": "budget 512",
+            "rate_per_s": RATES,
+            "attainment": (1.0, 1.0, 0.97, 0.6, 0.1),
+            "attainment_low": (1.0, 0.99, 0.94, 0.5, 0.02),
+            "attainment_high": (1.0, 1.0, 0.99, 0.7, 0.18),
+            "ttft_attainment": (1.0, 1.0, 0.97, 0.62, 0.12),
+            "tpot_attainment": (1.0, 1.0, 1.0, 0.98, 0.95),
+            "request_throughput": (1.0, 1.99, 2.95, 3.5, 3.52),
+            "request_goodput": (1.0, 1.99, 2.9, 2.1, 0.4),
+        }
+    )
+    other = one.assign(
+        label="budget 2048",
+        attainment=(1.0, 0.999, 0.96, 0.9, 0.5),
+        attainment_low=(0.99, 0.99, 0.93, 0.85, 0.4),
+        attainment_high=(1.0, 1.0, 0.98, 0.94, 0.6),
+        ttft_attainment=(1.0, 1.0, 1.0, 0.99, 0.7),
+        tpot_attainment=(1.0, 0.999, 0.96, 0.91, 0.6),
+        request_throughput=(1.0, 2.0, 3.0, 3.9, 4.2),
+        request_goodput=(1.0, 2.0, 2.9, 3.5, 2.1),
+    )
+    return pd.concat([one, other], ignore_index=True)
+
+
+@picture
+def test_attainment_of_two_configurations() -> Figure:
+    figure = blank_figure()
+    plot_attainment(make_sweep(), figure, target=0.9)
+    return figure
+
+
+@picture
+def test_attainment_of_one_configuration_per_gpu() -> Figure:
+    figure = blank_figure()
+    plot_attainment(make_sweep().query("label == 'budget 512'").drop(columns="label"), figure, num_gpus=4)
+    return figure
+
+
+@picture
+def test_saturation_of_two_configurations() -> Figure:
+    figure = blank_figure()
+    plot_saturation(make_sweep(), figure)
+    return figure
+
+
+@picture
+def test_pareto_of_two_gpus_with_an_slo() -> Figure:
+    figure = blank_figure()
+    table = pd.DataFrame(
+        {
+            "label": ["a100-sxm-80gb"] * 3 + ["h100-sxm"] * 3,
+            "point": ["TP1", "TP2", "TP4"] * 2,
+            "tokens_per_s_per_user": [18.0, 31.0, 44.0, 35.0, 58.0, 80.0],
+            "tokens_per_s_per_gpu": [1500.0, 1200.0, 700.0, 2900.0, 2200.0, 1300.0],
+        }
+    )
+    plot_pareto(table, figure, tpot_slo_s=0.040)
+    return figure
+
+
+@picture
+def test_heatmap_of_two_knobs() -> Figure:
+    figure = blank_figure()
+    cells = [(seqs, budget) for seqs in (32, 64, 128) for budget in (512, 2048, 8192)]
+    table = pd.DataFrame(cells, columns=["max_num_seqs", "max_num_batched_tokens"])
+    table["attainment"] = (0.4, 0.62, 0.55, 0.88, 0.97, 0.71, 0.9, 0.99, 0.13)
+    plot_slo_heatmap(table.iloc[:-1], "max_num_batched_tokens", "max_num_seqs", figure)
+    return figure
+
+
+@picture
+def test_preemption_tax_of_two_policies() -> Figure:
+    figure = blank_figure(9.0, 3.0)
+    left, right = figure.subplots(1, 2)
+    kv = (10e3, 20e3, 30e3, 40e3)
+    one = pd.DataFrame(
+        {"label": "last arrived", "kv_tokens": kv, "recomputed_token_share": (0.3, 0.2, 0.04, 0)}
+    )
+    one["share_low"], one["share_high"] = (
+        one["recomputed_token_share"] * 0.8,
+        one["recomputed_token_share"] * 1.2,
+    )
+    other = one.assign(label="least computed")
+    other[["recomputed_token_share", "share_low", "share_high"]] *= 0.4
+    plot_preemption_tax(pd.concat([one, other]), left)
+    calm = make_requests(300)
+    rough = calm.assign(num_preemptions=calm["num_preemptions"] * (1 + calm["request_id"] % 4))
+    plot_preemptions_per_request({"last arrived": rough, "least computed": calm}, right)
+    return figure
+
+
+@picture
+def test_decomposition_by_band() -> Figure:
+    figure = blank_figure()
+    plot_decomposition(latency_parts(make_requests(1000), "ttft"), figure)
+    return figure
