@@ -1,4 +1,5 @@
-"""The real scheduler: takes the decisions of a vLLM v1 engine, step by step, and knows neither time nor model.
+"""The real scheduler: takes the decisions of a vLLM v1 engine, step by step, and knows neither time nor
+model.
 
 Start reading at `scheduler.scheduler` (how a step is planned), `scheduler.update` (what its output does) and
 `scheduler.kv_cache.coordinator` (where the blocks come from).

@@ -1,8 +1,8 @@
 """Scheduling ahead of the GPU: a step is planned while the tokens of the step before are still unknown.
 
-A request then has *output placeholders*: tokens that are scheduled but have not come back. They count as tokens
-to compute, so the request can take part in the next step. The two classes here are the bookkeeping of an
-engine without and with scheduling ahead; the phases and the update call them in the same few places.
+A request then has *output placeholders*: tokens that are scheduled but have not come back. They count as
+tokens to compute, so the request can take part in the next step. The two classes here are the bookkeeping of
+an engine without and with scheduling ahead; the phases and the update call them in the same few places.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class SyncBookkeeping:
     def __init__(self, config: SchedulerConfig, kv_cache: KVCache) -> None:
         self.kv_cache = kv_cache
         self.deliver: Deliver = StopRules(config).append
-        """Takes a request and a step's tokens for it, appends them, returns the final status if they end it."""
+        """Takes a request and a step's tokens for it, appends them, returns the final status if they end
+        it.
+        """
 
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """Called at the end of schedule()."""

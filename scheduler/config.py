@@ -49,8 +49,9 @@ class KVGroupSpec:
 class KVCacheConfig:
     """The KV cache of one engine.
 
-    `num_blocks` counts block 0, the null block, which is never handed out. `hash_block_size` (tokens per block
-    hash, default: the first group's block size) must divide every group's block size when caching is on.
+    `num_blocks` counts block 0, the null block, which is never handed out. `hash_block_size` (tokens per
+    block hash, default: the first group's block size) must divide every group's block size when caching is
+    on.
     """
 
     num_blocks: int
@@ -61,7 +62,9 @@ class KVCacheConfig:
 
     def __post_init__(self) -> None:
         if self.num_blocks < 2:
-            raise ValueError(f"num_blocks must be at least 2 (block 0 is the null block), not {self.num_blocks}")
+            raise ValueError(
+                f"num_blocks must be at least 2 (block 0 is the null block), not {self.num_blocks}"
+            )
         if not self.groups:
             object.__setattr__(self, "groups", (KVGroupSpec(block_size=self.block_size),))
         if not self.hash_block_size:
@@ -70,8 +73,8 @@ class KVCacheConfig:
             for group in self.groups:
                 if group.block_size % self.hash_block_size:
                     raise ValueError(
-                        f"hash_block_size {self.hash_block_size} does not divide the block size {group.block_size} "
-                        f"of a {group.kind} group"
+                        f"hash_block_size {self.hash_block_size} does not divide the block size "
+                        f"{group.block_size} of a {group.kind} group"
                     )
 
     @property

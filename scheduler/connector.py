@@ -11,13 +11,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from scheduler.output import SchedulerOutput
 from scheduler.request import Request
-from scheduler.status import RequestStatus
 
 
 class ExternalMatch(NamedTuple):
-    """Tokens beyond the local hits that the connector can provide, and whether it loads them in the background."""
+    """Tokens beyond the local hits that the connector can provide, and whether it loads them in the
+    background.
+    """
 
     num_tokens: int
     asynchronous: bool
@@ -41,7 +41,9 @@ class KVConnector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KVReport:
-    """What the connector reports with a step's output: ids whose loads or sends are done, blocks that failed."""
+    """What the connector reports with a step's output: ids whose loads or sends are done, blocks that
+    failed.
+    """
 
     received: Sequence[int] = ()
     sent: Sequence[int] = ()

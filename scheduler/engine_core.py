@@ -77,7 +77,9 @@ class EngineCore:
         gates: list[AdmissionGate] = [remote_loads, self.grammar_gate, IdleSessionGate()]
         if config.max_loras is not None:
             gates.append(AdapterGate(config.max_loras))
-        self.bookkeeping = (AsyncBookkeeping if config.async_scheduling else SyncBookkeeping)(config, kv_cache)
+        self.bookkeeping = (AsyncBookkeeping if config.async_scheduling else SyncBookkeeping)(
+            config, kv_cache
+        )
         self._scheduler = Scheduler(self.state, victim_policy, gates, self.bookkeeping)
         self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
 
@@ -120,7 +122,9 @@ class EngineCore:
         self.grammar_gate.ready(request_id)
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> tuple[bool, list[Request]]:
-        """Empty the prefix cache. Returns whether that was possible (no block in use) and whom it preempted."""
+        """Empty the prefix cache. Returns whether that was possible (no block in use) and whom it
+        preempted.
+        """
         return lifecycle.reset_prefix_cache(self.state, self.bookkeeping, preempt_running)
 
     def has_unfinished_requests(self) -> bool:

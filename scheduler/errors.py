@@ -4,4 +4,6 @@ from __future__ import annotations
 
 
 class InvariantError(RuntimeError):
-    """A law of the engine is broken; the message carries the numbers that disagree. Never a user's mistake."""
+    """A law of the engine is broken; the message carries the numbers that disagree. Never a user's
+    mistake.
+    """

@@ -63,8 +63,8 @@ def reset_prefix_cache(
 ) -> tuple[bool, list[Request]]:
     """Empty the prefix cache; returns success and whom it preempted, in that order.
 
-    It is refused while blocks are in use. With `preempt_running` the running requests give theirs up first, from the
-    tail, so that they keep their order at the front of the queue; if waiting requests hold blocks it
+    It is refused while blocks are in use. With `preempt_running` the running requests give theirs up first,
+    from the tail, so that they keep their order at the front of the queue; if waiting requests hold blocks it
     is then still refused, and the preempted stay preempted.
     """
     preempted = []

@@ -9,7 +9,8 @@ from scheduler.request import Request
 class AdapterGate:
     """Passes over requests whose adapter would be one too many in this step.
 
-    The adapters of a step are those of everything scheduled in it so far. Requests without adapter always pass.
+    The adapters of a step are those of everything scheduled in it so far. Requests without adapter always
+    pass.
     """
 
     def __init__(self, max_loras: int) -> None:

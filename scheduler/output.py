@@ -18,7 +18,9 @@ def count_recomputed(request: Request, num_computed_before: int, num_tokens: int
 
 
 class SchedulerOutput:
-    """One step's decisions. The four lists are parallel, in scheduled order: running, then new and resumed."""
+    """One step's decisions. The four lists are parallel, in scheduled order: running, then new and
+    resumed.
+    """
 
     __slots__ = (
         "finished_req_ids",
@@ -71,7 +73,9 @@ class SchedulerOutput:
             self.num_recomputed_tokens += again
 
     def take_out(self, request: Request) -> bool:
-        """Undo `add` for a request that is preempted in the very step it was scheduled in; False if it was not."""
+        """Undo `add` for a request that is preempted in the very step it was scheduled in; False if it was
+        not.
+        """
         if request not in self.requests:
             return False
         position = self.requests.index(request)

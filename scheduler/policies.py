@@ -15,7 +15,9 @@ class WaitingOrder(Protocol):
     """Orders the waiting queue: the request with the smallest key is admitted first."""
 
     def key(self, request: Request) -> tuple[Any, ...]:
-        """A sort key; it may change while the request waits, the queue then notices as a heap would: not at once."""
+        """A sort key; it may change while the request waits, the queue then notices as a heap would: not at
+        once.
+        """
         ...
 
 
@@ -23,12 +25,16 @@ class VictimPolicy(Protocol):
     """Chooses who is preempted when a running request finds no free blocks."""
 
     def choose(self, running: Sequence[Request], needy: Request) -> int:
-        """Index into `running` of the victim. `needy` is the request that lacks blocks; it may be chosen itself."""
+        """Index into `running` of the victim. `needy` is the request that lacks blocks; it may be chosen
+        itself.
+        """
         ...
 
 
 class PriorityOrder:
-    """vLLM's priority policy: smaller priority, then earlier arrival, then the id compared as text ("10" < "9")."""
+    """vLLM's priority policy: smaller priority, then earlier arrival, then the id compared as text ("10" <
+    "9").
+    """
 
     def key(self, request: Request) -> tuple[int, float, str]:
         """See the class."""
@@ -44,7 +50,9 @@ class LastAdmitted:
 
 
 class LowestPriority:
-    """vLLM's victim under the priority policy: largest (priority, arrival time), the earliest in the list of equals."""
+    """vLLM's victim under the priority policy: largest (priority, arrival time), the earliest in the list of
+    equals.
+    """
 
     def choose(self, running: Sequence[Request], needy: Request) -> int:
         """See the class."""

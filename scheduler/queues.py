@@ -1,8 +1,8 @@
 """Waiting queues: first come first served, and a binary heap for every other order.
 
-Both can take back requests that one scheduling pass has set aside. The heap makes exactly the moves of Python's
-`heapq`, and compares requests as they are at that moment: which of two equals comes first, and what happens
-when a key changes inside the heap, is part of vLLM's visible behaviour.
+Both can take back requests that one scheduling pass has set aside. The heap makes exactly the moves of
+Python's `heapq`, and compares requests as they are at that moment: which of two equals comes first, and what
+happens when a key changes inside the heap, is part of vLLM's visible behaviour.
 """
 
 from __future__ import annotations

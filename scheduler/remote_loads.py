@@ -67,8 +67,8 @@ class RemoteLoads:
     def take_invalid_blocks(self, invalid: Collection[int]) -> tuple[set[int], list[RequestOutput]]:
         """Blocks whose load failed, before the step's tokens are looked at.
 
-        Returns the ids of running requests whose tokens of this step are worthless, and with policy "fail" the
-        entries of requests that end for it.
+        Returns the ids of running requests whose tokens of this step are worthless, and with policy "fail"
+        the entries of requests that end for it.
         """
         state = self.state
         loading = [r for r in state.waiting if r.status is RequestStatus.WAITING_FOR_REMOTE_KVS]
@@ -84,12 +84,14 @@ class RemoteLoads:
         lifecycle.finish(state, broken, RequestStatus.FINISHED_ERROR)
         return {r.request_id for r in broken}, [(request, 0, FinishReason.ERROR) for request in broken]
 
-    def _shorten(self, requests: Iterable[Request], invalid: Collection[int]) -> tuple[list[Request], list[int]]:
+    def _shorten(
+        self, requests: Iterable[Request], invalid: Collection[int]
+    ) -> tuple[list[Request], list[int]]:
         """Let the requests fall back to what they have without the bad blocks.
 
-        The first holder of a bad block falls to that block and will compute it again; a later sharer keeps the
-        block and falls to what was cached when it was first scheduled. Also returns the blocks from each first
-        bad one on.
+        The first holder of a bad block falls to that block and will compute it again; a later sharer keeps
+        the block and falls to what was cached when it was first scheduled. Also returns the blocks from each
+        first bad one on.
         """
         size = self.state.kv_cache.managers[0].block_size
         marked: set[int] = set()

@@ -1,8 +1,8 @@
 """One request as the engine sees it: what it asks for, and how far it has come.
 
 There is no prefill or decode state. A request has `num_tokens` known tokens (prompt and appended outputs) and
-`num_computed_tokens` of them have KV; every step tries to let the second catch up with the first. How long the
-output will be in the end is not known here.
+`num_computed_tokens` of them have KV; every step tries to let the second catch up with the first. How long
+the output will be in the end is not known here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ EOS_TOKEN_ID = 2
 class Request:
     """A request and its progress. Counts are tokens unless the name says otherwise.
 
-    `prompt` is a sequence of `(first token id, count)` ranges. `arrival_time` (s) and `priority` (smaller runs
-    first) order the waiting queue under the priority policy. `cache_salt` and `lora_name` enter the block
-    hashes. `resumable` marks a streaming session that goes on with further inputs.
+    `prompt` is a sequence of `(first token id, count)` ranges. `arrival_time` (s) and `priority` (smaller
+    runs first) order the waiting queue under the priority policy. `cache_salt` and `lora_name` enter the
+    block hashes. `resumable` marks a streaming session that goes on with further inputs.
     """
 
     __slots__ = (
@@ -36,8 +36,8 @@ class Request:
         "ignore_eos",
         "kv_quiet_until",
         "lora_name",
-        "max_total_tokens",
         "max_tokens",
+        "max_total_tokens",
         "min_tokens",
         "needs_grammar",
         "next_full_tokens",
@@ -125,7 +125,9 @@ class Request:
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0
         self.high_water_tokens = 0
-        """Most tokens ever computed before a preemption: what is scheduled again below it is recomputation."""
+        """Most tokens ever computed before a preemption: what is scheduled again below it is
+        recomputation.
+        """
 
         self.block_keys: list[int] = []
         """Hashes of the leading full blocks, see `kv_cache.hashes`."""

@@ -1,9 +1,10 @@
 """The schedule page: how one step is put together.
 
-There is no prefill phase and no decode phase: every request has known tokens and computed tokens, and each step
-gives out a budget of tokens that lets the second count catch up with the first. Running requests come first, in
-order, and preempt when blocks run out. Then, only if nobody was preempted, waiting requests are admitted from the
-head of the queue. Chunked prefill, prefix hits, speculation and scheduling ahead all follow from this.
+There is no prefill phase and no decode phase: every request has known tokens and computed tokens, and each
+step gives out a budget of tokens that lets the second count catch up with the first. Running requests come
+first, in order, and preempt when blocks run out. Then, only if nobody was preempted, waiting requests are
+admitted from the head of the queue. Chunked prefill, prefix hits, speculation and scheduling ahead all follow
+from this.
 """
 
 from __future__ import annotations
@@ -121,8 +122,8 @@ class Scheduler:
     ) -> tuple[int, bool]:
         """Preempt until the slots fit. Returns the walk's index and whether the request got them.
 
-        A victim that was already scheduled in this step is taken out of it, and the walk steps back for it. One
-        that stands before the walk but was passed over does not move it, so then one request is left out.
+        A victim that was already scheduled in this step is taken out of it, and the walk steps back for it.
+        One that stands before the walk but was passed over does not move it, so then one request is left out.
         """
         state = self.state
         while True:
@@ -165,7 +166,9 @@ class Scheduler:
             waiting.put_back(set_aside)
 
     def _find_computed(self, request: Request) -> tuple[PrefixHits, ExternalMatch] | None:
-        """What need not be computed: local hits and the connector's match. None: the connector does not know yet."""
+        """What need not be computed: local hits and the connector's match. None: the connector does not know
+        yet.
+        """
         state = self.state
         hits, external = state.kv_cache.no_hits(), _NO_MATCH
         if request.num_computed_tokens:

@@ -67,8 +67,8 @@ class EngineState:
     def preempt(self, request: Request) -> None:
         """Take a running request's blocks and send it back to the front of the waiting queue.
 
-        The caller has removed it from the running list. Output tokens, block hashes and the cached-token count of
-        its first scheduling are kept, and so are tokens in flight for it.
+        The caller has removed it from the running list. Output tokens, block hashes and the cached-token
+        count of its first scheduling are kept, and so are tokens in flight for it.
         """
         self.kv_cache.free(request)
         request.move_to(RequestStatus.PREEMPTED)

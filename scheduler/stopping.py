@@ -21,8 +21,8 @@ class StopRules:
     def append(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
         """Append tokens one by one; after one that ends the request the rest is cut.
 
-        Returns the final status, None if the request goes on. Before `min_tokens` outputs nothing ends it; then, in
-        this order: EOS unless ignored, a stop token, the model's or the request's length limit.
+        Returns the final status, None if the request goes on. Before `min_tokens` outputs nothing ends it;
+        then, in this order: EOS unless ignored, a stop token, the model's or the request's length limit.
         """
         for token in tokens:
             position = request.num_tokens

@@ -55,7 +55,9 @@ class Sessions:
             self.state.num_sessions_idle -= 1
 
     def end_turn(self, request: Request) -> bool:
-        """A stop in a resumable request: queue the session up again, or return True if it has really ended."""
+        """A stop in a resumable request: queue the session up again, or return True if it has really
+        ended.
+        """
         queued = self._inputs.get(request.request_id)
         if not queued:
             request.move_to(RequestStatus.WAITING_FOR_STREAMING_REQ)
@@ -77,8 +79,8 @@ class Sessions:
     def _merge(self, request: Request, new_input: SessionInput) -> None:
         """What has KV so far becomes the prompt, and the new input follows it.
 
-        The last sampled token has no KV and is dropped. A hash already made of a block that ends with it stays
-        (vLLM 0.16 does not truncate hashes), and so does the first input's `max_tokens`.
+        The last sampled token has no KV and is dropped. A hash already made of a block that ends with it
+        stays (vLLM 0.16 does not truncate hashes), and so does the first input's `max_tokens`.
         """
         if self.state.kv_cache.caching:
             self.state.kv_cache.hasher.extend(request)

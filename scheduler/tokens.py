@@ -1,8 +1,8 @@
 """A request's tokens, kept as runs of consecutive ids.
 
 Only identities matter to a scheduler: which prompts share a prefix, which blocks hold the same text. Prompts
-and outputs therefore are runs of consecutive integers, and a text of 100,000 tokens costs as much memory as it
-has breaks. Within a run `token - position` is constant; that difference, the run's *shift*, is all that is
+and outputs therefore are runs of consecutive integers, and a text of 100,000 tokens costs as much memory as
+it has breaks. Within a run `token - position` is constant; that difference, the run's *shift*, is all that is
 stored, so appending the token that continues a run changes nothing but the length.
 """
 

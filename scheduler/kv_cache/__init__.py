@@ -1,1 +1,3 @@
-"""KV cache: blocks, the free queue, block hashes, the pool, one manager per attention kind, the coordinator."""
+"""KV cache: blocks, the free queue, block hashes, the pool, one manager per attention kind, the
+coordinator.
+"""

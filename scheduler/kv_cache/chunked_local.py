@@ -1,4 +1,6 @@
-"""Chunked-local attention: a token sees only its own chunk, so blocks of earlier chunks become null blocks."""
+"""Chunked-local attention: a token sees only its own chunk, so blocks of earlier chunks become null
+blocks.
+"""
 
 from __future__ import annotations
 

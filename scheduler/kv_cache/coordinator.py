@@ -1,7 +1,8 @@
 """The KV cache of one engine: finds prefix hits, allocates, enters and frees blocks over all its groups.
 
-The scheduler speaks to this object alone. Groups share the block pool; where the order of taking blocks shows,
-it is: hits of every group first, then blocks for externally loaded tokens, then new blocks, group by group.
+The scheduler speaks to this object alone. Groups share the block pool; where the order of taking blocks
+shows, it is: hits of every group first, then blocks for externally loaded tokens, then new blocks, group by
+group.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import dataclass, field
 from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec
 from scheduler.kv_cache.chunked_local import ChunkedLocalManager
 from scheduler.kv_cache.hashes import BlockHasher
-from scheduler.kv_cache.manager import NEVER, GroupManager, shorten
 from scheduler.kv_cache.mamba import AlignedMambaManager, MambaManager
+from scheduler.kv_cache.manager import NEVER, GroupManager, shorten
 from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool
 from scheduler.kv_cache.sliding import SlidingManager
 from scheduler.request import Request
@@ -71,7 +72,11 @@ class KVCache:
         self.hasher = BlockHasher(config.hash_block_size)
         self.managers = [
             _manager_class(spec)(
-                spec, index, self.pool, max(spec.block_size // config.hash_block_size, 1), config.enable_caching
+                spec,
+                index,
+                self.pool,
+                max(spec.block_size // config.hash_block_size, 1),
+                config.enable_caching,
             )
             for index, spec in enumerate(config.groups)
         ]
@@ -81,7 +86,9 @@ class KVCache:
         )
         self._spec_sets = self._group_by_spec()
         self.holders: dict[int, Request] = {}
-        """Requests that hold blocks, by id: running, waiting with blocks, or finished but not yet released."""
+        """Requests that hold blocks, by id: running, waiting with blocks, or finished but not yet
+        released.
+        """
 
     def _group_by_spec(self) -> list[_SpecSet]:
         sets: dict[KVGroupSpec, _SpecSet] = {}
@@ -128,7 +135,9 @@ class KVCache:
         return PrefixHits([[] for _ in self.managers])
 
     def find_hits(self, request: Request) -> PrefixHits:
-        """The longest cached prefix, never the whole text: the last token must be computed to sample the next."""
+        """The longest cached prefix, never the whole text: the last token must be computed to sample the
+        next.
+        """
         self.hasher.extend(request)
         longest = request.num_tokens - 1
         if len(self._spec_sets) == 1:
@@ -170,13 +179,15 @@ class KVCache:
             assert blocks_found is not None
             if spec_set.manager.spec.kind is GroupKind.FULL:
                 shorten(blocks_found, length // spec_set.manager.block_size)
-            for group, blocks in zip(spec_set.groups, blocks_found, strict=True):
-                hits.blocks[group] = blocks
+            for group, group_hits in zip(spec_set.groups, blocks_found, strict=True):
+                hits.blocks[group] = group_hits
         hits.num_tokens = length
         return hits
 
     def cut_at_state_boundary(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
-        """Mamba "align": prefill chunks end at block boundaries, and one ends at the prompt's last full block."""
+        """Mamba "align": prefill chunks end at block boundaries, and one ends at the prompt's last full
+        block.
+        """
         size = self._state_block_size
         if not size or request.num_output_tokens:
             return num_tokens
@@ -198,10 +209,11 @@ class KVCache:
         num_external_tokens: int = 0,
         enter_cache: bool = True,
     ) -> bool:
-        """Give the request slots for its next tokens; False (and nothing taken) if there are too few free blocks.
+        """Give the request slots for its next tokens; False (and nothing taken) if there are too few free
+        blocks.
 
-        Slots cover computed, hit, external, new and lookahead tokens. Full blocks of known tokens are entered in
-        the prefix cache at once unless `enter_cache` is off (loads still under way). Blocks that have
+        Slots cover computed, hit, external, new and lookahead tokens. Full blocks of known tokens are entered
+        in the prefix cache at once unless `enter_cache` is off (loads still under way). Blocks that have
         fallen out of a window are given back first, even if the allocation then fails.
         """
         num_hit_tokens = hits.num_tokens if hits else 0

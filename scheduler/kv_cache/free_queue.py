@@ -1,8 +1,8 @@
 """The free queue: every block nobody refers to, in the order in which blocks will be handed out.
 
-A doubly linked list threaded through two plain integer lists, so that a block anywhere in the queue can be taken
-out in constant time (a prefix hit on a free block does that). Block 0, the null block, is never free and serves as
-the list's end marker: `next[0]` is the head, `prev[0]` the tail.
+A doubly linked list threaded through two plain integer lists, so that a block anywhere in the queue can be
+taken out in constant time (a prefix hit on a free block does that). Block 0, the null block, is never free
+and serves as the list's end marker: `next[0]` is the head, `prev[0]` the tail.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Block hashes: an exact integer key for every full block of a request, chained through all blocks before it.
 
-Two blocks have the same key if and only if their texts, everything before them, and the extras (LoRA adapter in
-every block, cache salt in the first) are the same. No digest is needed because a text is a few runs of
+Two blocks have the same key if and only if their texts, everything before them, and the extras (LoRA adapter
+in every block, cache salt in the first) are the same. No digest is needed because a text is a few runs of
 consecutive ids (see `scheduler.tokens`):
 
 * a first block that is one run and has no extras takes its key from its first token;
 * a block that continues the run in which the block before it ended has that block's key plus one;
 * every other block gets the next unused number for its (parent key, pieces, extras).
 
-So a prompt that shares nothing is hashed by arithmetic, thousands of blocks at once, and only the places where
-texts can branch cost memory. Numbered keys are negative, arithmetic ones are not, and both leave room for
-2**24 increments, so keys of different texts never meet.
+So a prompt that shares nothing is hashed by arithmetic, thousands of blocks at once, and only the places
+where texts can branch cost memory. Numbered keys are negative, arithmetic ones are not, and both leave room
+for 2**24 increments, so keys of different texts never meet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Mamba (state-space) layers: what counts is the state after the last token, not a block per so many tokens.
 
-A state is kept in a block. Seen from the allocator that is a window of two tokens: the block that holds the state
-before the next token stays, earlier ones become null blocks, and a prefix hit needs a single block, the last.
+A state is kept in a block. Seen from the allocator that is a window of two tokens: the block that holds the
+state before the next token stays, earlier ones become null blocks, and a prefix hit needs a single block, the
+last.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from scheduler.request import Request
 
 
 class MambaManager(SlidingManager):
-    """State blocks in the modes "all" (a state at every block boundary) and "none" (block size = longest text)."""
+    """State blocks in the modes "all" (a state at every block boundary) and "none" (block size = longest
+    text).
+    """
 
     @property
     def window(self) -> int:
@@ -30,7 +33,10 @@ class AlignedMambaManager(MambaManager):
     ) -> int:
         """One block if the step leaves the last one, and the hit block if it is free now."""
         hits_needed = self.num_free_hits(hits)
-        return min(super().blocks_needed(request, num_slots, hits, num_computed_tokens) - hits_needed, 1) + hits_needed
+        return (
+            min(super().blocks_needed(request, num_slots, hits, num_computed_tokens) - hits_needed, 1)
+            + hits_needed
+        )
 
     def blocks_missing(self, request: Request, num_slots: int) -> int:
         """One block if the step leaves the last one."""

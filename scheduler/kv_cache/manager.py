@@ -18,12 +18,16 @@ NEVER = 1 << 62
 
 
 class GroupManager:
-    """Blocks of one group; this base class is full attention. All `num_…_tokens` count from the prompt's start."""
+    """Blocks of one group; this base class is full attention. All `num_…_tokens` count from the prompt's
+    start.
+    """
 
     keeps_all = True
     """False for attention kinds that give blocks back while the request runs."""
 
-    def __init__(self, spec: KVGroupSpec, index: int, pool: BlockPool, keys_per_block: int, caching: bool) -> None:
+    def __init__(
+        self, spec: KVGroupSpec, index: int, pool: BlockPool, keys_per_block: int, caching: bool
+    ) -> None:
         self.spec = spec
         self.block_size = spec.block_size
         self.index = index
@@ -38,8 +42,8 @@ class GroupManager:
     ) -> list[list[int]]:
         """The cached blocks that a text with these block keys (one per block of this group) can start from.
 
-        Looks at no more than `max_tokens` tokens and finds a length that is a multiple of `alignment` tokens. A
-        hit needs the block in each of `groups`, the groups with this spec; one list per group comes back.
+        Looks at no more than `max_tokens` tokens and finds a length that is a multiple of `alignment` tokens.
+        A hit needs the block in each of `groups`, the groups with this spec; one list per group comes back.
         `drop_last`: the drafter needs the last hit block computed again.
         """
         hits: list[list[int]] = [[] for _ in groups]

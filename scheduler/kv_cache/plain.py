@@ -1,7 +1,7 @@
 """The plain KV cache: one group of full attention, which is what most models have.
 
-Everything is as in the coordinator; only the two things that happen to a decoding request every few steps, a new
-block and a full one, are spelled out without the detour over groups.
+Everything is as in the coordinator; only the two things that happen to a decoding request every few steps, a
+new block and a full one, are spelled out without the detour over groups.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The block pool: reference counts, the prefix cache and the free queue of one engine's KV blocks.
 
-A block is an integer. It is *used* while its reference count is above zero, else it stands in the free queue; a
-free block may still carry a key (*cached free*) and can be hit until it is handed out again, which evicts it. All KV
-groups draw from this one pool, but each has its own table of cached blocks.
+A block is an integer. It is *used* while its reference count is above zero, else it stands in the free queue;
+a free block may still carry a key (*cached free*) and can be hit until it is handed out again, which evicts
+it. All KV groups draw from this one pool, but each has its own table of cached blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from scheduler.kv_cache.free_queue import FreeQueue
 
@@ -70,7 +70,9 @@ class BlockPool:
             ref_counts[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """One holder less for each block, in the given order; those without holders join the free queue's tail."""
+        """One holder less for each block, in the given order; those without holders join the free queue's
+        tail.
+        """
         ref_counts, keys = self.ref_counts, self.key_of_block
         freed = []
         for block in blocks:
@@ -116,6 +118,15 @@ class BlockPool:
         """The earliest entered block with this key, `NULL_BLOCK` if there is none."""
         found = self._cached[group].get(key, NULL_BLOCK)
         return found if isinstance(found, int) else next(iter(found))
+
+    def cached_blocks(self) -> Iterator[int]:
+        """Every block that can be found in the prefix cache of some group."""
+        for cached in self._cached:
+            for found in cached.values():
+                if isinstance(found, int):
+                    yield found
+                else:
+                    yield from found
 
     def forget_all(self) -> None:
         """Empty the prefix cache. The order of the free queue does not change."""

@@ -10,7 +10,9 @@ from scheduler.request import Request
 
 
 class WindowManager(GroupManager):
-    """What sliding-window and chunked-local attention share: tokens fall out of sight, whole blocks are dropped."""
+    """What sliding-window and chunked-local attention share: tokens fall out of sight, whole blocks are
+    dropped.
+    """
 
     keeps_all = False
 
@@ -59,7 +61,9 @@ class SlidingManager(WindowManager):
     def longest_hit(
         self, keys: Sequence[int], max_tokens: int, groups: Sequence[int], drop_last: bool, alignment: int
     ) -> list[list[int]]:
-        """The rightmost run of hits as long as the window, null blocks before it; else the run from block 0."""
+        """The rightmost run of hits as long as the window, null blocks before it; else the run from block
+        0.
+        """
         size = self.block_size
         needed = -(-(self.window - 1) // size) + drop_last
         limit = min(max_tokens // size, len(keys))

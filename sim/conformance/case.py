@@ -179,7 +179,9 @@ def load_case(path: Path) -> Case:
 
 
 def find_case_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files meant by files and folders (all *.json.gz below), sorted within each; `InputError` names the rest."""
+    """The files meant by files and folders (all *.json.gz below), sorted within each; `InputError` names the
+    rest.
+    """
     files: list[Path] = []
     faults = []
     for path in map(Path, paths):

@@ -17,7 +17,9 @@ _INFORMATIONAL = ("cov",)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first difference of a case: at which step (None: in the final record), in which keys, both sides."""
+    """The first difference of a case: at which step (None: in the final record), in which keys, both
+    sides.
+    """
 
     step: int | None
     keys: tuple[str, ...]
@@ -80,9 +82,9 @@ def conform(
 ) -> ConformReport:
     """Replay files, or all *.json.gz files below folders.
 
-    `progress(done, total, result)` is called after each file. A file that cannot be used becomes a fault in the report and
-    does not stop the others; only a path that does not exist, or a folder without cases, raises `InputError`
-    before anything is replayed.
+    `progress(done, total, result)` is called after each file. A file that cannot be used becomes a fault in
+    the report and does not stop the others; only a path that does not exist, or a folder without cases,
+    raises `InputError` before anything is replayed.
     """
     files = find_case_files(paths)
     report = ConformReport()

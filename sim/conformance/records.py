@@ -13,7 +13,9 @@ _LARGEST_QUEUE_RECORDED = 3000
 
 
 class StepRecorder:
-    """Gathers one step's record. Keys with nothing in them, or nothing new, are left out as in the recording."""
+    """Gathers one step's record. Keys with nothing in them, or nothing new, are left out as in the
+    recording.
+    """
 
     def __init__(self, case: Case, engine: EngineCore) -> None:
         self._engine = engine
@@ -62,7 +64,9 @@ class StepRecorder:
         for i, request in enumerate(output.requests):
             before = output.num_computed_before[i]
             if request not in admitted:
-                cached.append([request.request_id, before, self._num_outputs(output, i), self._new_blocks(request)])
+                cached.append(
+                    [request.request_id, before, self._num_outputs(output, i), self._new_blocks(request)]
+                )
             elif request in output.new:
                 new.append([request.request_id, before, self._whole_tables(request)])
             else:
@@ -75,7 +79,9 @@ class StepRecorder:
         self._put("res", [request.request_id for request in output.resumed])
         self._put("pre", [request.request_id for request in output.preempted])
         self._put("fin", sorted(output.finished_req_ids))
-        self._put("spec", [[r.request_id, drafts[r.request_id]] for r in output.requests if r.request_id in drafts])
+        self._put(
+            "spec", [[r.request_id, drafts[r.request_id]] for r in output.requests if r.request_id in drafts]
+        )
         running = self._engine.running
         common = self._engine.kv_cache.num_common_prefix_blocks(running[0]) if running else []
         if any(common):
@@ -123,7 +129,10 @@ class StepRecorder:
     def close(self) -> Record:
         """The queues at the end of the step complete its record."""
         engine = self._engine
-        orders = {"run": [r.request_id for r in engine.running], "wait": [r.request_id for r in engine.waiting]}
+        orders = {
+            "run": [r.request_id for r in engine.running],
+            "wait": [r.request_id for r in engine.waiting],
+        }
         for key, order in orders.items():
             if self._orders.get(key) != order:
                 self._record[key] = order

@@ -23,7 +23,10 @@ def render(report: ConformReport) -> str:
             lines += ["", *_describe(case)]
     if report.faults:
         lines += ["", *(str(fault) for fault in report.faults)]
-    lines += ["", f"conform: {report.identical} of {len(report.cases)} cases identical ({report.steps} steps)"]
+    lines += [
+        "",
+        f"conform: {report.identical} of {len(report.cases)} cases identical ({report.steps} steps)",
+    ]
     return "\n".join(lines)
 
 
@@ -31,7 +34,9 @@ def _describe(case: CaseResult) -> list[str]:
     difference = case.difference
     assert difference is not None
     place = "final state" if difference.step is None else f"step {difference.step}"
-    lines = [f"{case.name}: {case.identical_steps} of {case.steps} steps identical, first difference at {place}"]
+    lines = [
+        f"{case.name}: {case.identical_steps} of {case.steps} steps identical, first difference at {place}"
+    ]
     if difference.error:
         lines.append(f"  engine: {difference.error}")
     for key in difference.keys:

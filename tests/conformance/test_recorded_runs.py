@@ -1,0 +1,18 @@
+"""The recorded runs of the real engine, replayed: every token, block id, queue order and output must be the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.conformance import conform, render
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.mark.parametrize(("release", "cases", "steps"), [("0.16.0", 246, 40826)])
+def test_every_recorded_run_of_a_release_is_identical(release: str, cases: int, steps: int) -> None:
+    report = conform([GOLDEN / release])
+    assert render(report).splitlines()[-1] == f"conform: {cases} of {cases} cases identical ({steps} steps)"
+    assert report.passed

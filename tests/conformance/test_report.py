@@ -1,0 +1,112 @@
+"""The report must see differences where there are some, and say clearly which files it could not use."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.conformance import conform, render
+from sim.errors import InputError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "0.16.0"
+
+
+def changed_copy(name: str, folder: Path, change: Any) -> Path:
+    """A recorded run with something altered, under its own name."""
+    case = json.loads(gzip.decompress((GOLDEN / name).read_bytes()))
+    change(case)
+    path = folder / name
+    path.write_bytes(gzip.compress(json.dumps(case).encode()))
+    return path
+
+
+def test_a_recorded_run_that_was_altered_is_found_at_the_altered_step(tmp_path: Path) -> None:
+    def one_token_less(case: Any) -> None:
+        case["trace"][20]["sch"][0][1] -= 1
+
+    report = conform([changed_copy("fcfs_basic-0.json.gz", tmp_path, one_token_less)])
+    (case,) = report.cases
+    assert not case.identical
+    assert case.identical_steps == 20
+    assert case.difference is not None
+    assert case.difference.keys == ("sch",)
+    assert case.difference.recorded["sch"] != case.difference.replayed["sch"]
+    assert "conform: 0 of 1 cases identical" in render(report)
+
+
+def test_other_settings_than_the_recorded_ones_do_not_conform(tmp_path: Path) -> None:
+    def fewer_blocks(case: Any) -> None:
+        case["config"]["num_blocks"] -= 1
+
+    assert not conform([changed_copy("preempt_cache-0.json.gz", tmp_path, fewer_blocks)]).passed
+
+
+def test_an_altered_final_state_is_found(tmp_path: Path) -> None:
+    def one_hit_more(case: Any) -> None:
+        case["final"]["prefix"]["hits"] += 16
+
+    (case,) = conform([changed_copy("prefix_share-0.json.gz", tmp_path, one_hit_more)]).cases
+    assert case.difference is not None
+    assert case.difference.step is None
+    assert case.difference.keys == ("prefix",)
+
+
+def test_a_truncated_recording_is_not_taken_for_identical(tmp_path: Path) -> None:
+    def drop_the_end(case: Any) -> None:
+        del case["trace"][-3:]
+
+    assert not conform([changed_copy("fcfs_basic-0.json.gz", tmp_path, drop_the_end)]).passed
+
+
+def test_an_unknown_event_is_a_failure_and_not_skipped(tmp_path: Path) -> None:
+    def unknown_event(case: Any) -> None:
+        case["events"].insert(0, [0, "reverse", 1])
+
+    (case,) = conform([changed_copy("fcfs_basic-0.json.gz", tmp_path, unknown_event)]).cases
+    assert case.difference is not None
+    assert "reverse" in (case.difference.error or "")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"plain text", "not a gzip file"),
+        (gzip.compress(b"plain text"), "not JSON"),
+        (gzip.compress(b"[1, 2]"), "not a recorded run"),
+        (gzip.compress(b'{"format": "sched-oracle/99"}'), "sched-oracle/99"),
+        (gzip.compress(b'{"format": "sched-oracle/1", "vllm": "0.16.0"}'), "trace"),
+        (gzip.compress(b'{"format": "sched-oracle/1"}')[:-12], "not a gzip file"),
+    ],
+)
+def test_a_bad_file_is_reported_and_the_others_are_still_replayed(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / "bad-0.json.gz").write_bytes(content)
+    changed_copy("fcfs_basic-0.json.gz", tmp_path, lambda case: None)
+    report = conform([tmp_path])
+    assert report.identical == 1
+    assert not report.passed
+    (fault,) = report.faults
+    assert "bad-0.json.gz" in str(fault)
+    assert message in str(fault)
+    assert "bad-0.json.gz" in render(report)
+
+
+def test_paths_that_do_not_exist_are_all_named_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        conform([tmp_path / "nowhere", tmp_path])
+    assert "nowhere" in str(error.value)
+    assert "no *.json.gz files" in str(error.value)
+
+
+def test_progress_is_told_of_every_file() -> None:
+    seen = []
+    conform([GOLDEN / "fcfs_basic-0.json.gz"], lambda done, total, result: seen.append((done, total, result)))
+    ((done, total, result),) = seen
+    assert (done, total) == (1, 1)
+    assert result is not None
+    assert result.identical
