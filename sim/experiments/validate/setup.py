@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from cost_models import CostModelError, engine_defaults
+from cost_models import CostModelError, engine_defaults, model
 from sim.errors import InputError
 from sim.experiments.validate.run_table import MeasuredRun
 from sim.experiments.validate.traffic import CannotRunError, Traffic
@@ -69,7 +69,7 @@ def build_setup(run: MeasuredRun, traffic: Traffic) -> Setup:
         "pipeline_parallel_size": run.pp,
         "block_size": block_size,
         "kv_cache_dtype": run.kv_dtype,
-        "max_model_len": run.max_model_len,
+        "max_model_len": run.max_model_len or _needed_context(run, traffic, assumptions),
         "gpu_memory_utilization": run.gpu_memory_utilization,
         "enable_prefix_caching": run.prefix_caching,
         "enable_chunked_prefill": run.chunked_prefill,
@@ -114,6 +114,18 @@ def _limits(run: MeasuredRun, release: str, assumptions: list[str]) -> dict[str,
                 limits[name] = getattr(defaults, name)
                 assumptions.append(f"{name} {limits[name]}, the default of {release}")
     return dict(limits)
+
+
+def _needed_context(run: MeasuredRun, traffic: Traffic, assumptions: list[str]) -> int | None:
+    """None means the model's own context length; where that is not known, the longest request's."""
+    try:
+        if model(str(run.model)).model.max_model_len is not None:
+            return None
+    except CostModelError as error:
+        raise CannotRunError(str(error)) from None
+    longest = int((traffic.prompt_tokens + traffic.output_tokens).max())
+    assumptions.append("max_model_len as long as the longest request takes: the model's own is not known")
+    return longest
 
 
 def _nominal_workload(traffic: Traffic) -> dict[str, Data]:

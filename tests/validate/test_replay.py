@@ -1,0 +1,147 @@
+"""Tiny runs whose answers follow from the cost model and the engine's rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cost_models import Parallelism, StepCostModel, engine_profile
+from sim.experiments.validate import Job, Outcome, Selection, read_jobs, replay_all
+from sim.experiments.validate.error_report import error_lines, final_lines, write_csv
+from sim.experiments.validate.run_table import read_runs
+from tests.validate.helpers import PLAIN, one_run, write_requests, write_runs
+
+SYNC = {"async_scheduling": "0", "num_kv_tokens": "100000", "client": "go"}
+
+
+def replay(folder: Path, **changes: str) -> Outcome:
+    (outcome,) = replay_all([Job(one_run(folder, **changes), folder)])
+    return outcome
+
+
+def cost_model() -> StepCostModel:
+    return StepCostModel.build(
+        "meta-llama/Llama-3.1-8B", "h100-sxm", Parallelism(), engine_version="0.16.0", async_scheduling=False
+    )
+
+
+def test_one_request_decodes_at_the_cost_models_pace(tmp_path: Path) -> None:
+    """Prompt 100, output 10: nine steps of one decode at contexts 101 to 109, host time between."""
+    seen = replay(tmp_path, num_requests="1", **SYNC).simulated
+    steps = [cost_model().decode_step(1, context, context) for context in range(101, 110)]
+    expected_s = sum(step.gpu_s + step.host_s for step in steps) / 9
+    assert seen["tpot_mean_ms"] == pytest.approx(expected_s * 1e3, rel=1e-6)
+    assert seen["itl_p50_ms"] == pytest.approx(seen["tpot_mean_ms"], rel=1e-2)
+    assert seen["e2e_mean_ms"] == pytest.approx(seen["ttft_mean_ms"] + 9 * seen["tpot_mean_ms"])
+
+
+def test_a_lone_request_waits_for_the_front_end_and_its_prefill_alone(tmp_path: Path) -> None:
+    with_server = replay(tmp_path, num_requests="1", **SYNC).simulated["ttft_mean_ms"]
+    inside = replay(tmp_path, num_requests="1", **SYNC | {"client": "in_process"}).simulated["ttft_mean_ms"]
+    assert with_server - inside == pytest.approx(engine_profile("0.16.0").frontend_s * 1e3)
+
+
+def test_a_warm_up_spares_the_prefill_of_a_repeated_prompt(tmp_path: Path) -> None:
+    cold = replay(tmp_path, num_requests="1", prompt="fixed:8000", **SYNC)
+    warm = replay(tmp_path, num_requests="1", prompt="fixed:8000", warmup_requests="1", **SYNC)
+    assert warm.simulated["completed"] == 1
+    assert warm.simulated["ttft_mean_ms"] < 0.2 * cold.simulated["ttft_mean_ms"]
+    assert warm.simulated["tpot_mean_ms"] == pytest.approx(cold.simulated["tpot_mean_ms"], rel=1e-6)
+
+
+def test_a_closed_loop_never_has_more_in_flight_than_it_may(tmp_path: Path) -> None:
+    """Concurrency 1 serves one after the other: the run lasts as long as all of its requests together."""
+    seen = replay(tmp_path, load="closed", max_concurrency="1", num_requests="5", **SYNC).simulated
+    assert seen["req_tput_rps"] == pytest.approx(1e3 / seen["e2e_mean_ms"], rel=1e-6)
+
+
+def test_what_cannot_be_simulated_says_why_and_stops_nobody_else(tmp_path: Path) -> None:
+    path = write_runs(
+        tmp_path,
+        PLAIN | {"run_id": "no-such-gpu", "gpu": "h1000"},
+        PLAIN | {"run_id": "no-such-model", "model": "nobody/nothing"},
+        PLAIN | {"run_id": "too-large", "model": "meta-llama/Llama-3.1-405B-FP8"},
+        PLAIN | {"run_id": "no-load", "load": ""},
+        PLAIN | {"run_id": "fine"},
+    )
+    outcomes = replay_all([Job(run, tmp_path) for run in read_runs(path).runs])
+    reasons = [outcome.reason or "" for outcome in outcomes]
+    assert [outcome.run.run_id for outcome in outcomes if not outcome.reason] == ["fine"]
+    assert "h1000" in reasons[0]
+    assert "nobody/nothing" in reasons[1]
+    assert "fit" in reasons[2]
+    assert "load is unknown" in reasons[3]
+    report = "\n".join(error_lines(outcomes))
+    assert "line 5: no-load: load is unknown" in report
+
+
+def test_results_are_the_same_whatever_the_number_of_processes(tmp_path: Path) -> None:
+    path = write_runs(
+        tmp_path,
+        *(
+            PLAIN | {"run_id": f"r{i}", "load": "poisson", "rate_per_s": "20", "prompt": "uniform:10:900"}
+            for i in range(4)
+        ),
+    )
+    jobs = [Job(run, tmp_path) for run in read_runs(path).runs]
+    alone, together = replay_all(jobs, 1), replay_all(jobs, 2)
+    assert [o.simulated for o in alone] == [o.simulated for o in together]
+    assert alone[0].simulated != alone[1].simulated, "each run draws its own arrivals"
+    backwards = replay_all(jobs[::-1], 1)[::-1]
+    assert [o.simulated for o in alone] == [o.simulated for o in backwards]
+
+
+def test_the_answer_ends_with_one_line_a_metric(tmp_path: Path) -> None:
+    """A run that 'measured' what the simulation says, and one that measured twice that: errors 0 and 50 %."""
+    true_ms = replay(tmp_path, **SYNC).simulated["tpot_mean_ms"]
+    path = write_runs(
+        tmp_path,
+        PLAIN | SYNC | {"run_id": "right", "tpot_mean_ms": repr(true_ms)},
+        PLAIN | SYNC | {"run_id": "slower", "tpot_mean_ms": repr(2 * true_ms)},
+    )
+    outcomes = replay_all([Job(run, tmp_path) for run in read_runs(path).runs])
+    assert final_lines(outcomes) == ["validate: tpot_mean median 25.0 % p90 45.0 % over 2 rows"]
+    write_csv(tmp_path / "validation.csv", outcomes)
+    lines = (tmp_path / "validation.csv").read_text().splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("right,runs,h100-sxm,0.16.0,")
+
+
+def test_rows_are_chosen_by_quality_source_and_pattern(tmp_path: Path) -> None:
+    path = write_runs(
+        tmp_path,
+        PLAIN | {"run_id": "good/1", "quality": "A"},
+        PLAIN | {"run_id": "rough/1", "quality": "B-"},
+        PLAIN | {"run_id": "own/1"},
+    )
+
+    def chosen(selection: Selection) -> list[str]:
+        return [job.run.run_id for job in read_jobs(path, selection, {})[0]]
+
+    assert chosen(Selection()) == ["good/1", "own/1"], "a run without a quality is the user's own"
+    assert chosen(Selection(qualities=())) == ["good/1", "rough/1", "own/1"]
+    assert chosen(Selection(run_ids=("own/*",))) == ["own/1"]
+    jobs, _ = read_jobs(path, Selection(), {"gpu": "a100-sxm-80gb"})
+    assert jobs[0].run.gpu == "a100-sxm-80gb"
+
+
+def test_measured_requests_are_kept_for_the_figures(tmp_path: Path) -> None:
+    write_requests(tmp_path, "r.csv", "arrival_s,in_tok,out_tok,ttft_ms,e2e_ms\n0,50,5,20,60\n1,60,5,21,61\n")
+    run = one_run(
+        tmp_path, load="trace", num_requests="2", prompt="file", output="file", requests_file="r.csv"
+    )
+    (outcome,) = replay_all([Job(run, tmp_path, keep_latencies=True)])
+    assert outcome.latencies is not None
+    assert outcome.measured_rows is not None
+    assert len(outcome.latencies) == outcome.measured_rows.count == 2
+
+
+def test_a_recorded_run_is_simulated_within_a_tenth(shared_dir: Path) -> None:
+    """Qwen3-14B on one H100 at 2 requests a second: nearly idle, so latency is the cost model's alone."""
+    folder = shared_dir / "validation"
+    runs = {run.run_id: run for run in read_runs(folder / "runs.csv").runs}
+    (outcome,) = replay_all([Job(runs["residency/sweep_rate/agg_2rps/vanilla"], folder, limit=100)])
+    errors = {c.metric: c.error_percent for c in outcome.comparisons}
+    assert abs(errors["tpot_mean"]) < 10
+    assert abs(errors["e2e_mean"]) < 10
