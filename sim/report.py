@@ -137,6 +137,7 @@ def caption(summary: Summary, scenario: Scenario) -> str:
         f"seed {scenario.seed}",
         f"warm-up {scenario.warmup_s:g} s left out" if scenario.warmup_s else "no warm-up removed",
         f"mirrors vLLM v{scenario.engine.version}",
+        f"calibration {summary.get('calibration_id', 'unknown')}",
     ]
     return "; ".join(parts) + "."
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 
-def busiest_steps(steps: pd.DataFrame, warmup_s: float = 0.0, around: int = 30) -> pd.DataFrame:
-    """The steps of one replica around the one that recomputed most or, if none did, had most prefill tokens.
+def busiest_steps(steps: pd.DataFrame, warmup_s: float = 0.0, count: int = 60) -> pd.DataFrame:
+    """The `count` consecutive steps of a replica that recomputed most or, if none did, prefilled most.
 
-    At most `around` steps on either side. The middle lies after `warmup_s` if any step does.
+    Steps before `warmup_s` are left out if any came after. Of equally busy stretches the first counts.
     """
     after = steps[steps["t_s"] >= warmup_s]
     pool = after if len(after) else steps
-    recomputed = pool["recompute_tokens"]
-    middle = (recomputed if recomputed.any() else pool["prefill_tokens"]).to_numpy().argmax()
-    chosen = pool.iloc[middle]
-    own = steps[steps["replica"].eq(chosen["replica"])]
-    at = int(own["t_s"].searchsorted(chosen["t_s"]))
-    return own.iloc[max(0, at - around) : at + around + 1]
+    column = "recompute_tokens" if pool["recompute_tokens"].any() else "prefill_tokens"
+    best, most = pool.iloc[:0], -1
+    for replica in np.unique(pool["replica"].to_numpy()):
+        own = pool[pool["replica"].eq(int(replica))]
+        total = np.append(0, np.cumsum(own[column].to_numpy()))
+        width = min(count, len(own))
+        stretches = total[width:] - total[:-width]
+        if stretches.max() > most:
+            most, at = int(stretches.max()), int(stretches.argmax())
+            best = own.iloc[at : at + width]
+    return best

@@ -147,13 +147,17 @@ def _axes(ax: Axes, facts: Metric, tail: bool) -> None:
     ax.set_xlabel(facts.label)
     if facts.log and all(np.min(line.get_xdata(orig=False), initial=np.inf) > 0 for line in ax.lines):
         ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+        low, high = ax.get_xlim()
+        ax.xaxis.set_major_locator(
+            LogLocator(subs=(1.0, 2.0, 5.0) if high < 300.0 * low else (1.0,), numticks=12)
+        )
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ax.set_xlabel(f"{facts.name} ({facts.unit}, log)")
     if tail:
         ax.set_yscale("log")
-        ax.set_ylim(top=1.15)
+        empty = not any(len(line.get_xdata()) for line in ax.lines)
+        ax.set_ylim(0.001 if empty else None, 1.15)
         ax.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
         ax.set_ylabel("requests at least so slow")
     else:

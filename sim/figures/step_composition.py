@@ -13,6 +13,7 @@ from sim.figures.envelope import column_of
 from sim.figures.style import (
     BLACK,
     DECODE,
+    MUTED,
     PREFILL,
     RECOMPUTE,
     axes_for,
@@ -30,6 +31,9 @@ LAYERS = (
     ("prefill_tokens", "prefill", PREFILL, ""),
     ("recompute_tokens", "recompute", RECOMPUTE, "/////"),
 )
+
+FAR = 3
+"""A budget more than so many times the highest bar is named but not drawn: it would flatten the bars."""
 
 
 @styled
@@ -71,11 +75,16 @@ def plot_step_composition(
         if height.any():
             _bars(ax, start_s, end_s, bottom, bottom + height, colour, hatch, label)
         bottom = bottom + height
-    if token_budget:
+    top = tallest
+    if token_budget and token_budget <= FAR * tallest:
         limit_line(ax, token_budget, f"token budget {token_budget:,}")
+        top = max(tallest, float(token_budget))
+    elif token_budget:
+        said = f"token budget {token_budget:,} ↑"
+        ax.text(0.995, 1.0, said, transform=ax.transAxes, ha="right", va="top", color=MUTED, fontsize=7.5)
     if len(start_s):
         ax.set_xlim(start_s[0] if t0 is None else t0, end_s[-1] if t1 is None else t1)
-    ax.set_ylim(0.0, 1.1 * max(tallest, float(token_budget or 0)))
+    ax.set_ylim(0.0, 1.1 * top)
     ax.set_xlabel("time (s)")
     ax.set_ylabel("tokens in mean step" if merged else "tokens in step")
     if step_time:

@@ -33,6 +33,7 @@ SUMMARY = {
     "slo_attainment": 0.984,
     "slo_judged_requests": 284,
     "num_gpu_blocks": 1000,
+    "calibration_id": "h100/made-up",
     "recomputed_token_share": 0.0613,
     "time_share_by_bound": {"compute": 0.25, "weights": 0.75, "kv": 0.0},
 }
@@ -65,8 +66,13 @@ def report(folder: Path, **changes: object) -> Report:
     return write_report(folder, **(run | changes))
 
 
-def test_the_page_has_the_numbers_of_the_summary(tmp_path):
-    page = report(tmp_path).page.read_text()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return report(tmp_path_factory.mktemp("run"))
+
+
+def test_the_page_has_the_numbers_of_the_summary(written):
+    page = written.page.read_text()
     assert "# chat" in page
     assert "Does chat keep its promise" in page
     assert "| requests | 300: 290 finished, 0 aborted, 4 rejected, 6 in flight, 0 not sent |" in page
@@ -78,17 +84,18 @@ def test_the_page_has_the_numbers_of_the_summary(tmp_path):
     assert "| busy time by bound | weights 75.0 %, compute 25.0 % |" in page
 
 
-def test_every_caption_names_loop_rate_sample_seed_warm_up_and_release(tmp_path):
-    page = report(tmp_path).page.read_text()
+def test_every_caption_names_loop_rate_sample_seed_warm_up_and_release(written):
+    page = written.page.read_text()
     captions = [line for line in page.splitlines() if line.startswith("*") and line.endswith(".*")]
     assert len(captions) == 4
     for said in ("Open loop, Poisson arrivals at 4 req/s", "n = 280 finished requests", "seed 7"):
         assert all(said in line for line in captions)
-    assert all("warm-up 2 s left out; mirrors vLLM v0.16.0" in line for line in captions)
+    assert all(
+        "warm-up 2 s left out; mirrors vLLM v0.16.0; calibration h100/made-up" in line for line in captions
+    )
 
 
-def test_the_figures_lie_beside_the_page(tmp_path):
-    written = report(tmp_path)
+def test_the_figures_lie_beside_the_page(written):
     assert [path.name for path in written.figures] == ["latency.png", "load.png", "kv.png", "steps.png"]
     assert not written.failures
     for path in written.figures:
@@ -98,10 +105,10 @@ def test_the_figures_lie_beside_the_page(tmp_path):
             assert set(image.info) <= {"dpi"}  # no date, no software version
 
 
-def test_the_same_run_gives_the_same_bytes(tmp_path):
-    one, other = report(tmp_path / "one"), report(tmp_path / "other")
-    assert one.page.read_bytes() == other.page.read_bytes()
-    for a, b in zip(one.figures, other.figures, strict=True):
+def test_the_same_run_gives_the_same_bytes(written, tmp_path):
+    again = report(tmp_path)
+    assert written.page.read_bytes() == again.page.read_bytes()
+    for a, b in zip(written.figures, again.figures, strict=True):
         assert a.read_bytes() == b.read_bytes()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.figures import plot_step_composition
+from sim.figures import busiest_steps, plot_step_composition
 from tests.figures.helpers import make_fleet, make_steps
 
 
@@ -60,6 +60,13 @@ def test_the_budget_line_lies_at_the_budget():
     assert ax.get_ylim()[1] > 2048
 
 
+def test_a_budget_far_above_the_bars_is_named_and_leaves_them_their_height():
+    steps = make_steps().assign(prefill_tokens=0, recompute_tokens=0)
+    ax = plot_step_composition(steps, token_budget=8192)
+    assert [text.get_text() for text in ax.texts] == ["token budget 8,192 ↑"]
+    assert ax.get_ylim()[1] == pytest.approx(1.1 * steps["decode_tokens"].max())
+
+
 def test_step_times_are_on_a_second_axis_in_milliseconds():
     steps = make_steps(60)
     ax = plot_step_composition(steps, step_time=True)
@@ -77,6 +84,23 @@ def test_merged_steps_keep_their_mean_and_their_largest():
     assert len(decode) < 1000
     assert np.mean(decode[:, 3]) == pytest.approx(steps["decode_tokens"].mean(), rel=0.005)
     assert ax.get_ylabel() == "tokens in mean step"
+
+
+def test_the_busiest_steps_are_the_stretch_that_recomputed_most():
+    steps = make_steps(500).assign(recompute_tokens=0)
+    steps.loc[[300, 310, 350], "recompute_tokens"] = [5, 6, 100]
+    few = busiest_steps(steps, count=50)
+    assert len(few) == 50
+    assert few["recompute_tokens"].sum() == 106
+    assert busiest_steps(steps, warmup_s=steps["t_s"][340], count=50)["recompute_tokens"].sum() == 100
+
+
+def test_without_recompute_the_busiest_steps_prefilled_most():
+    fleet = make_fleet().assign(recompute_tokens=0)
+    fleet.loc[fleet["replica"] == 1, "prefill_tokens"] += 10_000
+    few = busiest_steps(fleet, count=20)
+    assert set(few["replica"]) == {1}
+    assert len(busiest_steps(fleet.head(5), count=20)) <= 5
 
 
 def test_steps_of_several_replicas_are_refused():
