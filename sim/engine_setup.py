@@ -16,7 +16,6 @@ from cost_models import (
     SpecError,
     StepCostModel,
     UnknownNameError,
-    engine_defaults,
     engine_profile,
     gpu,
     memory_plan,
@@ -27,12 +26,18 @@ from sim.cluster.capacity import kv_capacity_tokens
 from sim.cluster.world import ReplicaSpec
 from sim.errors import InputError
 from sim.scenario import Scenario
+from sim.scenario.checks import resolved_engine
+from sim.scenario.engine import EngineSection
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """A replica ready to be built, and facts that a report names; no `plan` where the blocks were given."""
+    """A replica ready to be built, and facts that a report names; no `plan` where the blocks were given.
 
+    `engine` is the scenario's section with every default filled in.
+    """
+
+    engine: EngineSection
     replica: ReplicaSpec
     model: Model
     gpu: Gpu
@@ -52,20 +57,15 @@ def engine_setup(scenario: Scenario) -> EngineSetup:
     Raises `InputError`, with the scenario's own paths, for names that nobody knows, for a model that does not
     fit and for a split that does not divide it.
     """
-    engine = scenario.engine
-    with _faults_of(scenario, "gpu"):
-        part = gpu(scenario.gpu)
-    with _faults_of(scenario, "model"):
-        named = model(scenario.model)
+    engine = resolved_engine(scenario)
+    assert engine.max_num_seqs is not None
+    assert engine.max_num_batched_tokens is not None
+    assert engine.max_model_len is not None
+    assert engine.async_scheduling is not None
+    part, named = gpu(scenario.gpu), model(scenario.model)
     spec = named.model
-    weights = scenario.weight_dtype if scenario.weight_dtype != "auto" else named.weight_dtype or "auto"
     parallel = Parallelism(engine.tensor_parallel_size, engine.pipeline_parallel_size)
-    with _faults_of(scenario, "engine.version"):
-        defaults = engine_defaults(engine.version, part)
-        profile = engine_profile(engine.version)
-    max_num_seqs = engine.max_num_seqs or defaults.max_num_seqs
-    max_num_batched_tokens = engine.max_num_batched_tokens or defaults.max_num_batched_tokens
-    asynchronous = defaults.async_scheduling if engine.async_scheduling is None else engine.async_scheduling
+    weights = scenario.weight_dtype if scenario.weight_dtype != "auto" else named.weight_dtype or "auto"
     with _faults_of(scenario, "engine.tensor_parallel_size"):
         timer = StepCostModel.build(
             spec,
@@ -74,10 +74,10 @@ def engine_setup(scenario: Scenario) -> EngineSetup:
             weight_dtype=weights,
             kv_cache_dtype=engine.kv_cache_dtype,
             engine_version=engine.version,
-            async_scheduling=asynchronous,
+            async_scheduling=engine.async_scheduling,
             enforce_eager=engine.enforce_eager,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=engine.max_num_seqs,
+            max_num_batched_tokens=engine.max_num_batched_tokens,
         )
         plan = None
         if engine.num_gpu_blocks_override is None:
@@ -87,17 +87,17 @@ def engine_setup(scenario: Scenario) -> EngineSetup:
                 parallel,
                 weight_dtype=weights,
                 kv_cache_dtype=engine.kv_cache_dtype,
-                max_num_seqs=max_num_seqs,
-                max_num_batched_tokens=max_num_batched_tokens,
+                engine_version=engine.version,
+                max_num_seqs=engine.max_num_seqs,
+                max_num_batched_tokens=engine.max_num_batched_tokens,
                 max_model_len=engine.max_model_len,
                 gpu_memory_utilization=engine.gpu_memory_utilization,
                 block_size=engine.block_size,
-                engine_version=engine.version,
                 enforce_eager=engine.enforce_eager,
             )
     kv_cache = _kv_cache(scenario, spec, plan)
-    asked = engine.max_model_len or spec.max_model_len or kv_cache.num_blocks * engine.block_size
-    max_model_len = kv_capacity_tokens(kv_cache, max_num_batched_tokens, asked)
+    asked = engine.max_model_len
+    max_model_len = kv_capacity_tokens(kv_cache, engine.max_num_batched_tokens, asked)
     notes = []
     if max_model_len < 2:
         fault = scenario.fault(
@@ -112,13 +112,13 @@ def engine_setup(scenario: Scenario) -> EngineSetup:
     if not timer.calibration.is_measured:
         notes.append(timer.calibration.note)
     limits = SchedulerConfig(
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
         max_model_len=max_model_len,
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
         enable_chunked_prefill=engine.enable_chunked_prefill,
         policy=engine.scheduling_policy,
-        async_scheduling=asynchronous,
+        async_scheduling=engine.async_scheduling,
     )
     window = spec.sliding_window
     replica = ReplicaSpec(
@@ -126,10 +126,10 @@ def engine_setup(scenario: Scenario) -> EngineSetup:
         kv_cache,
         timer,
         num_stages=engine.pipeline_parallel_size,
-        front_end_s=profile.frontend_s,
+        front_end_s=engine_profile(engine.version).frontend_s,
         windows=(window.tokens,) if window else (),
     )
-    return EngineSetup(replica, spec, part, plan, timer.calibration_id, tuple(notes))
+    return EngineSetup(engine, replica, spec, part, plan, timer.calibration_id, tuple(notes))
 
 
 def kv_groups(spec: Model, block_size: int) -> tuple[tuple[KVGroupSpec, ...], int]:

@@ -241,11 +241,12 @@ def attainment(times: RequestTimes, targets: Sequence[SloTarget]) -> Attainment:
     return Attainment(tuple(share[:-1]), share[-1], int((good & judged).sum()), size)
 
 
-def kv_percentiles(time_by_used_blocks_s: Floats, percents: Sequence[float]) -> list[float]:
-    """Blocks in use such that for `percent` % of the time no more were in use: percentiles over time."""
-    total_s = time_by_used_blocks_s.sum()
+def percentiles_over_time(time_by_count_s: Floats, percents: Sequence[float]) -> list[float]:
+    """The count that is not exceeded for `percent` % of the time; `time_by_count_s[n]` is the time at count
+    n."""
+    total_s = time_by_count_s.sum()
     if total_s <= 0:
         return [float("nan")] * len(percents)
-    share = np.cumsum(time_by_used_blocks_s) / total_s
+    share = np.cumsum(time_by_count_s) / total_s
     blocks = np.searchsorted(share, np.array(percents) / 100.0 - 1e-12)
     return [float(b) for b in np.minimum(blocks, len(share) - 1)]

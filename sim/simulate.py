@@ -36,12 +36,25 @@ def simulate(
     empty and memory small; the summary is the same. Raises `InputError` for a scenario that cannot be run.
     """
     setup = engine_setup(scenario)
-    stream = streams(scenario.seed)
-    workload = build_workload(scenario, stream, Limits(setup.replica.scheduler.max_model_len))
+    limits = Limits(setup.replica.scheduler.max_model_len)
+    workload = build_workload(scenario, streams(scenario.seed), limits)
+    return simulate_workload(scenario, setup, workload, check=check, progress=progress, keep_steps=keep_steps)
+
+
+def simulate_workload(
+    scenario: Scenario,
+    setup: EngineSetup,
+    workload: Workload,
+    *,
+    check: bool = False,
+    progress: Progress | None = None,
+    keep_steps: bool = True,
+) -> RunResult:
+    """Run these requests, in place of those that the scenario describes, on the scenario's cluster."""
     world = World(
         workload,
         setup.replica,
-        ROUTERS[scenario.cluster.router.kind](stream("routing")),
+        ROUTERS[scenario.cluster.router.kind](streams(scenario.seed)("routing")),
         num_replicas=scenario.cluster.replicas,
         keep_steps=keep_steps,
         warmup_s=scenario.warmup_s,
@@ -166,6 +179,11 @@ class RunResult:
         return self._offered() | numbers | provenance
 
     @property
+    def resolved(self) -> Scenario:
+        """The scenario with the engine's defaults filled in."""
+        return self.scenario.model_copy(update={"engine": self.setup.engine})
+
+    @property
     def targets(self) -> dict[str, SloTarget]:
         """The scenario's SLO targets by their keys."""
         slo = self.scenario.slo
@@ -185,15 +203,18 @@ class RunResult:
 
     def _offered(self) -> dict[str, Json]:
         """The head of a `vllm bench serve` result: what load was offered to what."""
-        section = self.scenario.workload
+        section, table = self.scenario.workload, self.workload.table
+        rate: float | str = getattr(section, "rate_per_s", None) or "inf"
+        if section.kind == "trace" and len(table) and table.arrival_s[-1] > 0:
+            rate = float(len(table) / table.arrival_s[-1])
         return {
             "endpoint_type": "dryserve",
             "backend": "dryserve",
             "label": self.scenario.name,
             "model_id": self.setup.model.name,
             "tokenizer_id": self.setup.model.name,
-            "num_prompts": len(self.workload.table),
-            "request_rate": getattr(section, "rate_per_s", None) or "inf",
+            "num_prompts": len(table),
+            "request_rate": rate,
             "burstiness": {"poisson": 1.0, "gamma": getattr(section, "burstiness", None)}.get(section.kind),
             "max_concurrency": self.workload.max_concurrency,
         }

@@ -25,11 +25,11 @@ from sim.metrics import (
     attainment,
     inter_token_gaps,
     is_thin,
-    kv_percentiles,
     mean_and_std,
     peak_concurrency,
     peak_token_rate,
     percentile,
+    percentiles_over_time,
     request_times,
     sample,
 )
@@ -164,7 +164,7 @@ def _engine(
     computed = sum(t.decode_tokens + t.prefill_tokens + t.recompute_tokens for t in totals)
     recomputed = sum(t.recompute_tokens for t in totals)
     window_s = max(times.end_s - warmup_s, 0.0)
-    p50, p95 = kv_percentiles(_time_by_used_blocks(totals, window_s), (50, 95))
+    p50, p95 = percentiles_over_time(_time_by_used_blocks(totals, window_s), (50, 95))
     most = max((int(np.flatnonzero(t.time_by_used_blocks_s)[-1]) for t in totals if t.num_steps), default=0)
     by_bound_s = sum((t.time_by_bound_s for t in totals), np.zeros(len(BOUNDS)))
     busy_s = float(by_bound_s.sum())

@@ -64,7 +64,7 @@ def make_world(
     num_blocks: int = 1000,
     block_size: int = 16,
     front_end_s: float = 0.0,
-    check: bool = False,
+    check: bool = True,
     keep_steps: bool = True,
     warmup_s: float = 0.0,
     seed: int = 0,

@@ -11,7 +11,7 @@ from sim.metrics import (
     attainment,
     inter_token_gaps,
     is_thin,
-    kv_percentiles,
+    percentiles_over_time,
     mean_and_std,
     peak_concurrency,
     peak_token_rate,
@@ -116,8 +116,8 @@ def test_a_request_in_flight_is_judged_only_once_it_has_missed():
     assert (found.joint, found.num_judged) == (0.5, 2)
 
 
-def test_kv_percentiles_weigh_by_time():
+def test_percentiles_over_time_weigh_by_time():
     """3 s with no block, 6 s with 10 blocks, 1 s with 20."""
     time_s = np.zeros(21)
     time_s[[0, 10, 20]] = [3.0, 6.0, 1.0]
-    assert kv_percentiles(time_s, (25, 50, 90, 95, 100)) == [0, 10, 10, 20, 20]
+    assert percentiles_over_time(time_s, (25, 50, 90, 95, 100)) == [0, 10, 10, 20, 20]

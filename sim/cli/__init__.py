@@ -1,0 +1,71 @@
+"""The `dryserve` command: the only place that prints and exits. One module for each command.
+
+Results go to stdout and depend on the input alone; everything else goes to stderr. Modules import what is
+heavy when a command runs, so that `dryserve --help` is quick. Exit codes: 0 done; 1 the command found a
+failure; 2 the input is wrong; 130 interrupted; 141 nobody read the output.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+from typer.core import TyperGroup
+
+from sim.cli.conform import conform
+from sim.cli.fit import fit
+from sim.cli.report import report
+from sim.cli.run import run
+from sim.cli.scenarios import scenarios
+
+
+class Commands(TyperGroup):
+    """Turns what a user can cause into a line on stderr and an exit code; all else is a traceback."""
+
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]  # typer's own base is private
+        """Run the chosen command."""
+        from sim.errors import InputError
+
+        try:
+            result: object = super().invoke(ctx)
+            sys.stdout.flush()
+        except InputError as error:
+            typer.echo("\n".join(f"error: {fault}" for fault in error.faults), err=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted: nothing was written", err=True)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader has gone. Point stdout at nothing, so that flushing it at exit does not fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from None
+        return result
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="dryserve",
+    help="Dry-run an LLM serving cluster: real vLLM scheduling decisions, calibrated GPU times, no GPU.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (run, report, fit, conform, scenarios):
+    app.command()(command)
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+) -> None:
+    if version:
+        from importlib.metadata import version as version_of
+
+        typer.echo(f"dryserve {version_of('dryserve')}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point of the `dryserve` command."""
+    app()

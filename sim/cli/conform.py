@@ -1,0 +1,21 @@
+"""`dryserve conform`: replay recorded engine runs on this scheduler and compare every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def conform(
+    paths: Annotated[list[Path], typer.Argument(help="Recorded runs (*.json.gz), or folders of them.")],
+) -> None:
+    """Replay recorded engine runs; exit 0 only if every step of every case is identical."""
+    from sim.conformance import conform as replay
+    from sim.conformance import render
+
+    outcome = replay(paths)
+    typer.echo(render(outcome))
+    if not outcome.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,82 @@
+"""`dryserve fit`: how many requests fit at once, and where the memory went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sim.scenario import Scenario
+    from sim.scenario.yaml_source import Data
+
+
+def fit(
+    scenario: Annotated[
+        str | None, typer.Argument(help="Take everything that is not given here from this scenario.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model, such as llama-3.1-8b.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU, such as h100-sxm.")] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel GPUs of a replica.")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline stages of a replica.")] = None,
+    weight_dtype: Annotated[str | None, typer.Option(help="Type of the weights, such as fp8.")] = None,
+    kv_cache_dtype: Annotated[str | None, typer.Option(help="Type of KV entries, such as fp8.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Longest prompt + output.")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Most requests running at once.")] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(help="Token budget of a step.")] = None,
+    gpu_memory_utilization: Annotated[float | None, typer.Option(help="Share of memory to fill.")] = None,
+    engine_version: Annotated[str | None, typer.Option(help="vLLM release, such as 0.16.0.")] = None,
+    prompt_tokens: Annotated[int, typer.Option(help="Prompt of each request, without a scenario.")] = 1024,
+    output_tokens: Annotated[int, typer.Option(help="Answer to each request, without a scenario.")] = 256,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a field of the scenario.")
+    ] = None,
+) -> None:
+    """Show where a replica's memory goes, and how many requests fit at once."""
+    from sim.fit import fit as plan
+    from sim.fit import render
+    from sim.scenario import load_scenario
+
+    given: dict[str, str | int | float | None] = {
+        "model": model,
+        "gpu": gpu,
+        "weight_dtype": weight_dtype,
+        "engine.tensor_parallel_size": tp,
+        "engine.pipeline_parallel_size": pp,
+        "engine.kv_cache_dtype": kv_cache_dtype,
+        "engine.max_model_len": max_model_len,
+        "engine.max_num_seqs": max_num_seqs,
+        "engine.max_num_batched_tokens": max_num_batched_tokens,
+        "engine.gpu_memory_utilization": gpu_memory_utilization,
+        "engine.version": engine_version,
+    }
+    options = {path: value for path, value in given.items() if value is not None}
+    if scenario is not None:
+        chosen = load_scenario(
+            scenario, [f"{path}={value}" for path, value in options.items()] + (overrides or [])
+        )
+    else:
+        chosen = _from_options(options, prompt_tokens, output_tokens)
+    typer.echo(render(plan(chosen)))
+
+
+def _from_options(options: dict[str, str | int | float], prompt_tokens: int, output_tokens: int) -> Scenario:
+    """A closed loop of equal requests on the engine that the options describe."""
+    from sim.scenario import scenario_from_data
+
+    engine: dict[str, Data] = {}
+    data: dict[str, Data] = {
+        "name": "fit",
+        "engine": engine,
+        "workload": {
+            "kind": "closed_loop",
+            "num_requests": 100_000,
+            "max_concurrency": 1,
+            "ignore_eos": True,
+            "lengths": {"kind": "fixed", "prompt_tokens": prompt_tokens, "output_tokens": output_tokens},
+        },
+    }
+    for path, value in options.items():
+        section, _, field = path.rpartition(".")
+        (engine if section else data)[field] = value
+    return scenario_from_data(data)

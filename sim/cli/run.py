@@ -1,0 +1,60 @@
+"""`dryserve run`: one scenario, one screen, one folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sim.simulate import RunResult
+
+
+def run(
+    scenario: Annotated[str, typer.Argument(help="Name of a shipped scenario, or path of a .yaml file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=C", help="Override a field, such as workload.rate_per_s=12."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results; the run gets its own below.")] = Path("runs"),
+    check: Annotated[bool, typer.Option("--check", help="Verify the laws after every step (slow).")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write tables only, no figures.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print summary.json in place of the screen.")
+    ] = False,
+) -> None:
+    """Run a scenario and print what came of it."""
+    from sim import run_folder, screen
+    from sim.cli.progress import progress_bar
+    from sim.cluster.progress import StuckError
+    from sim.scenario import load_scenario
+    from sim.simulate import simulate
+
+    chosen = load_scenario(scenario, overrides or ())
+    started = time.perf_counter()
+    try:
+        with progress_bar("requests") as progress:
+            result = simulate(chosen, check=check, progress=progress)
+    except StuckError as error:
+        typer.echo(f"error: the engine is stuck: {error}", err=True)
+        raise typer.Exit(1) from None
+    took_s = time.perf_counter() - started
+    folder = run_folder.write(result, out)
+    text = json.dumps(result.summary, indent=2, allow_nan=False) if as_json else screen.render(result.summary)
+    typer.echo(text)
+    laws = "; all laws hold" if check else ""
+    typer.echo(f"simulated {result.clock_s:,.1f} s in {took_s:.1f} s{laws}; results in {folder}", err=True)
+    if not no_report:
+        _report(result, folder)
+
+
+def _report(result: RunResult, folder: Path) -> None:
+    from sim.cli.report import tell_failures
+    from sim.report import write_report
+
+    tell_failures(
+        write_report(folder, result.requests, result.steps, result.summary, result.resolved, result.notes)
+    )

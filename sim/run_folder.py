@@ -1,0 +1,116 @@
+"""The folder a run leaves: `runs/<scenario>-<hash8>/`, named by what was asked, so equal questions meet.
+
+The tables are written to a temporary folder beside it, which takes the old one's place when complete: an
+interrupted run leaves the old results whole. The report comes afterwards, into the folder in place: whatever
+goes wrong with a figure, the tables stand. For the same scenario, seed and version every byte is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sim.errors import input_error
+from sim.scenario import Scenario, load_scenario
+from sim.scenario.resolved import dump_resolved
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sim.simulate import RunResult
+    from sim.summary import Json
+
+_SCENARIO, _SUMMARY, _REQUESTS, _STEPS = "scenario.resolved.yaml", "summary.json", "requests.csv", "steps.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run read back from its folder: all that a report needs."""
+
+    folder: Path
+    scenario: Scenario
+    summary: dict[str, Json]
+    requests: pd.DataFrame
+    steps: pd.DataFrame
+
+
+def folder_name(scenario: Scenario) -> str:
+    """`<scenario>-<hash8>`: eight hex digits of everything that the results depend on."""
+    told = f"{version('dryserve')}\n{dump_resolved(scenario)}"
+    return f"{scenario.name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+
+
+def write(result: RunResult, root: Path | str = "runs") -> Path:
+    """Write scenario, summary and tables; return the folder. An older run of the same name is replaced.
+
+    Raises `InputError` if the folder cannot be written.
+    """
+    root = Path(root)
+    folder = root / folder_name(result.scenario)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=root))
+    except OSError as error:
+        raise input_error(f"cannot be written: {_reason(error)}", where=str(root)) from None
+    try:
+        _write_tables(result, draft)
+        draft.chmod(0o755)
+        _replace(draft, folder)
+    except OSError as error:
+        raise input_error(f"cannot be written: {_reason(error)}", where=str(folder)) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def load(folder: Path | str) -> SavedRun:
+    """Read a run back; raises `InputError`, naming the file, if the folder does not hold a run."""
+    import pandas as pd
+
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise input_error("is no run folder: no such folder", where=str(folder))
+    missing = [name for name in (_SCENARIO, _SUMMARY, _REQUESTS, _STEPS) if not (folder / name).is_file()]
+    if missing:
+        raise input_error(f"is no run folder: {', '.join(missing)} missing", where=str(folder))
+    scenario = load_scenario(folder / _SCENARIO)
+    try:
+        summary = json.loads((folder / _SUMMARY).read_text(encoding="utf-8"))
+        requests, steps = pd.read_csv(folder / _REQUESTS), pd.read_csv(folder / _STEPS)
+    except (OSError, ValueError) as error:
+        raise input_error(f"cannot be read: {error}", where=str(folder)) from None
+    return SavedRun(folder, scenario, summary, requests, steps)
+
+
+def _write_tables(result: RunResult, folder: Path) -> None:
+    (folder / _SCENARIO).write_text(dump_resolved(result.scenario), encoding="utf-8")
+    text = json.dumps(result.summary, indent=2, allow_nan=False, ensure_ascii=False)
+    (folder / _SUMMARY).write_text(text + "\n", encoding="utf-8")
+    result.requests.to_csv(folder / _REQUESTS, index=False, lineterminator="\n")
+    result.steps.to_csv(folder / _STEPS, index=False, lineterminator="\n")
+
+
+def _replace(draft: Path, folder: Path) -> None:
+    """Put the draft in place of the folder; what is at its place stays whole until the draft is there."""
+    if not folder.exists():
+        draft.rename(folder)
+        return
+    old = draft.with_name(draft.name + ".old")
+    folder.rename(old)
+    try:
+        draft.rename(folder)
+    except OSError:
+        old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or os.strerror(error.errno or 0)).lower()

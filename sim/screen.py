@@ -1,0 +1,127 @@
+"""What `dryserve run` prints: one screen that follows the block of `vllm bench serve`, and then says more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+Summary = Mapping[str, object]
+
+WIDTH, LABEL = 50, 40
+
+_METRICS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2E"))
+THIN = "*"
+
+
+def render(summary: Summary) -> str:
+    """The screen for a summary; without a final newline."""
+    lines = [*_counts(summary), *_latencies(summary), *_engine(summary), *_slo(summary), *_ends(summary)]
+    return "\n".join([*lines, "=" * WIDTH, *_footer(summary)])
+
+
+def _counts(summary: Summary) -> Iterator[str]:
+    """The head of vLLM's block: same labels, same columns, same digits."""
+    yield _banner("Serving Benchmark Result", "=", " ")
+    yield _row("Successful requests:", summary["completed"])
+    yield _row("Failed requests:", summary["failed"])
+    if summary["max_concurrency"] is not None:
+        yield _row("Maximum request concurrency:", summary["max_concurrency"])
+    if summary["request_rate"] != "inf":
+        yield _row("Request rate configured (RPS):", _fixed(summary["request_rate"]))
+    yield _row("Benchmark duration (s):", _fixed(summary["duration"]))
+    yield _row("Total input tokens:", summary["total_input_tokens"])
+    yield _row("Total generated tokens:", summary["total_output_tokens"])
+    yield _row("Request throughput (req/s):", _fixed(summary["request_throughput"]))
+    if summary["request_goodput"] is not None:
+        yield _row("Request goodput (req/s):", _fixed(summary["request_goodput"]))
+    yield _row("Output token throughput (tok/s):", _fixed(summary["output_throughput"]))
+    yield _row("Peak output token throughput (tok/s):", _fixed(summary["max_output_tokens_per_s"]))
+    yield _row("Peak concurrent requests:", _fixed(summary["max_concurrent_requests"]))
+    yield _row("Total token throughput (tok/s):", _fixed(summary["total_token_throughput"]))
+
+
+def _latencies(summary: Summary) -> Iterator[str]:
+    """vLLM's three sections as one table: rows TTFT, TPOT, ITL, E2E; columns mean, p50, p90, p99."""
+    yield _banner("Latency (ms)", "-")
+    yield f"{'':<10}" + "".join(f"{name:>10}" for name in ("mean", "p50", "p90", "p99"))
+    thin = summary["thin_percentiles"]
+    assert isinstance(thin, Sequence)
+    for key, name in _METRICS:
+        cells = []
+        for statistic in ("mean", "median", "p90", "p99"):
+            label = f"{statistic}_{key}_ms"
+            cells.append(_fixed(summary[label]) + (THIN if label in thin else " "))
+        yield f"{name:<9}" + "".join(f"{cell:>10}" for cell in cells)
+    if thin:
+        yield f"{THIN} fewer than 10 samples above"
+
+
+def _engine(summary: Summary) -> Iterator[str]:
+    yield _banner("Engine", "-")
+    usage = " / ".join(_percent(summary[f"kv_usage_{which}"]) for which in ("p50", "p95", "max"))
+    yield _row("KV cache usage p50 / p95 / max:", usage)
+    yield _row("Preemptions:", summary["num_preemptions"])
+    yield _row("Recomputed tokens:", _percent(summary["recomputed_token_share"]))
+    yield _row("Prefix cache hit rate:", _percent(summary["prefix_cache_hit_rate"]))
+    shares = summary["time_share_by_bound"]
+    assert isinstance(shares, Mapping)
+    largest = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{name} {share:.0%}" for name, share in largest if share >= 0.005)
+    yield _row("Step time bound by:", shown or "-")
+
+
+def _slo(summary: Summary) -> Iterator[str]:
+    single = summary["slo"]
+    if not isinstance(single, Mapping):
+        return
+    yield _banner("SLO Attainment", "-")
+    for key, target in single.items():
+        verdict = {True: " met", False: " MISSED", None: ""}[target["met"]]
+        yield _row(f"{key} <= {_duration(target['limit_s'])}:", _percent(target["attainment"]) + verdict)
+    yield _row("All at once:", _percent(summary["slo_attainment"]))
+
+
+def _ends(summary: Summary) -> Iterator[str]:
+    """Requests that did not end well; nothing if all did."""
+    counts = [(name, summary[f"num_{name}"]) for name in ("aborted", "rejected", "in_flight", "not_sent")]
+    if not any(count for _, count in counts):
+        return
+    yield _banner("Not finished", "-")
+    for name, count in counts:
+        if count:
+            yield _row(f"{name.replace('_', ' ').capitalize()}:", count)
+    rejections = summary["rejections"]
+    assert isinstance(rejections, Mapping)
+    for reason, count in rejections.items():
+        yield f"  {count} x {reason}"
+
+
+def _footer(summary: Summary) -> Iterator[str]:
+    warmup_s = summary["warmup_s"]
+    warmup = f"warm-up {warmup_s:g} s removed" if warmup_s else "no warm-up removed"
+    yield (
+        f"mirrors {summary['mirrors']} | {summary['loop']} loop | seed {summary['seed']} | {warmup} | "
+        f"calibration {summary['calibration_id']}"
+    )
+    notes = summary["notes"]
+    assert isinstance(notes, Sequence)
+    yield from (f"note: {note}" for note in notes)
+
+
+def _banner(title: str, fill: str, space: str = "") -> str:
+    return f"{space + title + space:{fill}^{WIDTH}}"
+
+
+def _row(label: str, value: object) -> str:
+    return f"{label:<{LABEL}} {value}"
+
+
+def _fixed(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, (int, float)) else "-"
+
+
+def _percent(share: object) -> str:
+    return f"{share:.1%}" if isinstance(share, (int, float)) else "-"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1000:g} ms"
