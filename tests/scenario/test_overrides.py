@@ -1,4 +1,4 @@
-"""`--set path=value` changes a value of a scenario, is checked like the file, and is blamed for its faults."""
+"""`--set path=value` changes one value, is checked like the file, and is blamed for its own faults."""
 
 from __future__ import annotations
 

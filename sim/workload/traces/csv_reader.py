@@ -47,6 +47,9 @@ class CsvTrace:
                         column,
                         f"missing column of form {form.name}{near or '; has ' + ','.join(header)}",
                     )
+            for column in form.known:
+                if header.count(column) > 1:
+                    self.log.add(line, column, "the header has this column twice")
             if form.tells_ignored and (ignored := [name for name in header if name not in form.known]):
                 self.notes.append(f"columns ignored: {', '.join(ignored)}")
         self.log.raise_if_any()
@@ -56,9 +59,7 @@ class CsvTrace:
         assert self.form is not None
         try:
             while rows := list(islice(self._reader, PIECE_ROWS)):
-                last = self._reader.line_num
-                numbered = [(last - len(rows) + 1 + index, row) for index, row in enumerate(rows) if row]
-                yield self._piece(numbered, self.form)
+                yield self._piece(rows, self._reader.line_num - len(rows) + 1, self.form)
         except csv.Error as error:
             self.log.add(self._reader.line_num, None, f"not CSV: {error}")
         if self._failures:
@@ -66,35 +67,44 @@ class CsvTrace:
                 f"{self._failures:,} failed requests (no prompt or no response tokens) left out"
             )
 
-    def _piece(self, numbered: list[tuple[int, list[str]]], form: CsvForm) -> TraceRows:
-        width = len(self._header)
-        for number, row in numbered:
-            if len(row) != width:
-                self.log.add(number, None, f"{len(row)} fields where the header has {width}")
-        numbered = [(number, row) for number, row in numbered if len(row) == width]
-        line = np.array([number for number, _ in numbered], np.int64)
+    def _piece(self, rows: list[list[str]], first_line: int, form: CsvForm) -> TraceRows:
+        rows, line = self._full_rows(rows, first_line)
+        columns = dict(zip(self._header, zip(*rows, strict=True), strict=True)) if rows else {}
+        none = np.full(len(rows), -1, np.int64)
         least = 0 if form.zero_is_failure else 1
 
-        def texts(column: str | None) -> list[str]:
-            index = self._header.index(column) if column in self._header else None
-            return [""] * len(numbered) if index is None else [row[index].strip() for _, row in numbered]
+        def texts(column: str | None) -> Sequence[str]:
+            return columns.get(column or "", ())
 
-        priority = texts(form.priority)
-        rows = TraceRows(
+        priority = [text.strip() or "0" for text in texts(form.priority)]
+        piece = TraceRows(
             line=line,
             time_s=self._times(texts(form.time), line, form),
             prompt_tokens=self._whole(texts(form.prompt), line, form.prompt, least, MAX_REQUEST_TOKENS),
             output_tokens=self._whole(texts(form.output), line, form.output, least, MAX_REQUEST_TOKENS),
-            classes=self._classes.number(texts(form.class_)),
-            sessions=self._sessions.number(texts(form.session)),
-            priority=self._whole([text or "0" for text in priority], line, "priority", -(2**31), 2**31 - 1),
+            classes=self._classes.number(texts(form.class_)) if texts(form.class_) else none,
+            sessions=self._sessions.number(texts(form.session)) if texts(form.session) else none,
+            priority=self._whole(priority, line, "priority", -(2**31), 2**31 - 1) if priority else 0 * none,
             class_names=tuple(self._classes.numbers),
         )
         if form.zero_is_failure:
-            good = (rows.prompt_tokens > 0) & (rows.output_tokens > 0)
+            good = (piece.prompt_tokens > 0) & (piece.output_tokens > 0)
             self._failures += len(good) - int(good.sum())
-            rows = rows.take(np.flatnonzero(good))
-        return rows
+            piece = piece.take(np.flatnonzero(good))
+        return piece
+
+    def _full_rows(self, rows: list[list[str]], first_line: int) -> tuple[list[list[str]], Ints]:
+        """The rows that have as many fields as the header, and their lines; blank lines are passed over."""
+        line, width = np.arange(first_line, first_line + len(rows)), len(self._header)
+        widths = np.fromiter(map(len, rows), np.int64, len(rows))
+        if (widths == width).all():
+            return rows, line
+        ragged = (widths != width) & (widths != 0)
+        self.log.add_where(
+            ragged, line, None, lambda row: f"{len(rows[row])} fields where the header has {width}"
+        )
+        kept = np.flatnonzero(widths == width)
+        return [rows[index] for index in kept], line[kept]
 
     def _times(self, texts: Sequence[str], line: Ints, form: CsvForm) -> Floats:
         times_s = self._numbers(texts, line, form.time, form)
@@ -114,7 +124,7 @@ class CsvTrace:
         )
         wrong = (whole == values) & ((whole < low) | (whole > high))
         self.log.add_where(wrong, line, column, lambda row: f"must be {low} to {high} (got {texts[row]})")
-        return whole.astype(np.int64)
+        return np.where((whole < low) | (whole > high), 1, whole).astype(np.int64)
 
     def _numbers(self, texts: Sequence[str], line: Ints, column: str, form: CsvForm | None = None) -> Floats:
         """The column as finite numbers; cells that are none are reported and become 1."""
@@ -125,10 +135,12 @@ class CsvTrace:
             values = np.array([_parse_one(text, form) for text in texts])
         bad = ~np.isfinite(values)
         kind = "a number" if parse is seconds else "a time"
-        self.log.add_where(
-            bad, line, column, lambda row: f"is not {kind} (got {texts[row]!r})" if texts[row] else "is empty"
-        )
+        self.log.add_where(bad, line, column, lambda row: _not_a(kind, texts[row]))
         return np.where(bad, 1.0, values)
+
+
+def _not_a(kind: str, text: str) -> str:
+    return f"is not {kind} (got {text!r})" if text.strip() else "is empty"
 
 
 def _parse_one(text: str, form: CsvForm | None) -> float:

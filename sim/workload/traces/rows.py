@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,7 +78,7 @@ class FaultLog:
             self._kept.append((line, Fault(f"{self.file}:{line}", column, message)))
 
     def add_where(
-        self, wrong: npt.NDArray[np.bool_], lines: Ints, column: str, message: Callable[[int], str]
+        self, wrong: npt.NDArray[np.bool_], lines: Ints, column: str | None, message: Callable[[int], str]
     ) -> None:
         """One fault for each row marked `wrong`; `message` tells it for a row number."""
         rows = np.flatnonzero(wrong)
@@ -104,7 +104,9 @@ class Labels:
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
-    def number(self, texts: list[str]) -> Ints:
-        """The number of each text."""
-        numbers = self.numbers
-        return np.array([numbers.setdefault(text, len(numbers)) if text else -1 for text in texts], np.int64)
+    def number(self, texts: Sequence[str]) -> Ints:
+        """The number of each text, blanks around it aside."""
+        numbers, stripped = self.numbers, map(str.strip, texts)
+        return np.array(
+            [numbers.setdefault(text, len(numbers)) if text else -1 for text in stripped], np.int64
+        )
