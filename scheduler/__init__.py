@@ -10,7 +10,7 @@ from scheduler.connector import ExternalMatch, KVConnector, KVReport
 from scheduler.engine_core import EngineCore
 from scheduler.errors import InvariantError
 from scheduler.output import EngineCoreOutputs, SchedulerOutput
-from scheduler.policies import LastAdmitted, LowestPriority, PriorityOrder, VictimPolicy, WaitingOrder
+from scheduler.policies import VictimPolicy, WaitingOrder
 from scheduler.request import EOS_TOKEN_ID, Request
 from scheduler.status import FinishReason, RequestStatus
 from scheduler.streaming import SessionInput
@@ -27,9 +27,6 @@ __all__ = [
     "KVConnector",
     "KVGroupSpec",
     "KVReport",
-    "LastAdmitted",
-    "LowestPriority",
-    "PriorityOrder",
     "Request",
     "RequestStatus",
     "SchedulerConfig",

@@ -20,8 +20,8 @@ from scheduler.grammar import AcceptAll, DraftValidator, GrammarGate
 from scheduler.kv_cache.plain import build_kv_cache
 from scheduler.lora import AdapterGate
 from scheduler.output import EngineCoreOutputs, SchedulerOutput
-from scheduler.policies import LastAdmitted, LowestPriority, PriorityOrder, VictimPolicy, WaitingOrder
-from scheduler.queues import FifoQueue, HeapQueue
+from scheduler.policies import FairOrder, FcfsOrder, FcfsTail, LowestPriority, PriorityOrder, VictimPolicy, WaitingOrder
+from scheduler.queues import make_queue
 from scheduler.remote_loads import RemoteLoads
 from scheduler.request import Request
 from scheduler.scheduler import Scheduler
@@ -44,7 +44,7 @@ class EngineCore:
         config: SchedulerConfig,
         kv_cache_config: KVCacheConfig,
         *,
-        waiting_order: WaitingOrder | None = None,
+        waiting_order: WaitingOrder | FcfsOrder | FairOrder | None = None,
         victim_policy: VictimPolicy | None = None,
         connector: KVConnector | None = None,
         draft_validator: DraftValidator | None = None,
@@ -57,16 +57,16 @@ class EngineCore:
             drop_last_hit=speculative is not None and speculative.kind == "eagle",
         )
         by_priority = config.policy == "priority"
-        if waiting_order is None and by_priority:
-            waiting_order = PriorityOrder()
+        if waiting_order is None:
+            waiting_order = PriorityOrder() if by_priority else FcfsOrder()
         if victim_policy is None:
-            victim_policy = LowestPriority() if by_priority else LastAdmitted()
+            victim_policy = LowestPriority() if by_priority else FcfsTail()
         self.config = config
         self.kv_cache = kv_cache
         self.state = EngineState(
             config,
             kv_cache,
-            HeapQueue(waiting_order) if waiting_order else FifoQueue(),
+            make_queue(waiting_order),
             connector,
             finished_by_client={} if config.include_finished_set else None,
         )

@@ -1,4 +1,4 @@
-"""Waiting queues: first come first served, and a binary heap for every other order.
+"""Waiting queues: first come first served, and a binary heap for every order by a key (fair turns: `policies.fair`).
 
 Both can take back requests that one scheduling pass has set aside. The heap makes exactly the moves of
 Python's `heapq`, and compares requests as they are at that moment: which of two equals comes first, and what
@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
-from scheduler.policies import WaitingOrder
+from scheduler.policies import FairOrder, FcfsOrder, RequestView, WaitingOrder
+from scheduler.policies.fair import FairQueue
 from scheduler.request import Request
 
 
@@ -92,14 +93,15 @@ class FifoQueue:
 class _Entry:
     """A request in a heap, compared by its key of the moment."""
 
-    __slots__ = ("order", "request")
+    __slots__ = ("order", "request", "view")
 
     def __init__(self, request: Request, order: WaitingOrder) -> None:
         self.request = request
+        self.view = RequestView(request)
         self.order = order
 
     def __lt__(self, other: _Entry) -> bool:
-        return self.order.key(self.request) < self.order.key(other.request)
+        return self.order.key(self.view) < self.order.key(other.view)
 
 
 class HeapQueue:
@@ -147,3 +149,12 @@ class HeapQueue:
         heap = self._heap.copy()
         while heap:
             yield heapq.heappop(heap).request
+
+
+def make_queue(order: WaitingOrder | FcfsOrder | FairOrder) -> RequestQueue:
+    """An empty queue that gives requests out in this order."""
+    if isinstance(order, FcfsOrder):
+        return FifoQueue()
+    if isinstance(order, FairOrder):
+        return FairQueue(order)
+    return HeapQueue(order)

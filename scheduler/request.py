@@ -31,6 +31,7 @@ class Request:
         "cache_salt",
         "client_index",
         "discard_next_output",
+        "expected_output_tokens",
         "hashed_shift",
         "high_water_tokens",
         "ignore_eos",
@@ -80,6 +81,7 @@ class Request:
         skip_reading_prefix_cache: bool = False,
         needs_grammar: bool = False,
         resumable: bool = False,
+        expected_output_tokens: float | None = None,
     ) -> None:
         self.request_id = request_id
         self.max_tokens = max_tokens
@@ -94,6 +96,8 @@ class Request:
         self.skip_reading_prefix_cache = skip_reading_prefix_cache
         self.needs_grammar = needs_grammar
         self.resumable = resumable
+        self.expected_output_tokens = expected_output_tokens
+        """A guess at the output's length that came with the request, for policies that use one; never the truth."""
 
         self.tokens = TokenRuns()
         self.num_tokens = self.tokens.append_ranges(0, prompt)

@@ -17,7 +17,7 @@ from scheduler.connector import ExternalMatch
 from scheduler.gates import AdmissionGate
 from scheduler.kv_cache.coordinator import PrefixHits
 from scheduler.output import SchedulerOutput
-from scheduler.policies import VictimPolicy
+from scheduler.policies import RunningView, VictimPolicy, VictimView
 from scheduler.request import Request
 from scheduler.speculation import num_lookahead_tokens, use_drafts
 from scheduler.state import EngineState
@@ -38,6 +38,7 @@ class Scheduler:
     ) -> None:
         self.state = state
         self.victim_policy = victim_policy
+        self.running_view = RunningView(state.running, state.kv_cache.pool)
         self.gates = gates
         self.bookkeeping = bookkeeping
         self.cut = state.kv_cache.cut_at_state_boundary
@@ -127,7 +128,7 @@ class Scheduler:
         """
         state = self.state
         while True:
-            victim = state.running.pop(self.victim_policy.choose(state.running, request))
+            victim = state.running.pop(self._choose_victim(request))
             if output.take_out(victim):
                 index -= 1
             state.preempt(victim)
@@ -136,6 +137,14 @@ class Scheduler:
                 return index, False
             if self._allocate_running(request, num_tokens):
                 return index, True
+
+    def _choose_victim(self, needy: Request) -> int:
+        """Ask the policy; `ValueError` if it names nobody."""
+        index = self.victim_policy.choose(self.running_view, VictimView(needy, self.state.kv_cache.pool))
+        if not 0 <= index < len(self.state.running):
+            name = type(self.victim_policy).__name__
+            raise ValueError(f"{name} chose victim {index} of {len(self.state.running)} running requests")
+        return index
 
     # --- phase 2: waiting requests ----------------------------------------------------------------------
 

@@ -1,0 +1,48 @@
+"""Who goes first and who has to go: the choices of a scheduler that are worth exchanging.
+
+Each policy is an object with one method that sees requests through read-only views (`view`) and nothing of
+the future. The defaults are vLLM's; `registry` finds the others by name.
+"""
+
+from scheduler.policies.fair import FairOrder
+from scheduler.policies.registry import VICTIM_POLICIES, WAITING_ORDERS, UnknownPolicyError, policy_class
+from scheduler.policies.victim import (
+    FcfsTail,
+    FewestGenerated,
+    LeastComputed,
+    LowestPriority,
+    MostBlocksFreed,
+    ShortestRemaining,
+    VictimPolicy,
+)
+from scheduler.policies.view import RequestView, RunningView, VictimView
+from scheduler.policies.waiting_order import (
+    AgedPriorityOrder,
+    FcfsOrder,
+    PriorityOrder,
+    ShortestJobFirst,
+    WaitingOrder,
+)
+
+__all__ = [
+    "VICTIM_POLICIES",
+    "WAITING_ORDERS",
+    "AgedPriorityOrder",
+    "FairOrder",
+    "FcfsOrder",
+    "FcfsTail",
+    "FewestGenerated",
+    "LeastComputed",
+    "LowestPriority",
+    "MostBlocksFreed",
+    "PriorityOrder",
+    "RequestView",
+    "RunningView",
+    "ShortestJobFirst",
+    "ShortestRemaining",
+    "UnknownPolicyError",
+    "VictimPolicy",
+    "VictimView",
+    "WaitingOrder",
+    "policy_class",
+]
