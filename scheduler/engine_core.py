@@ -20,7 +20,15 @@ from scheduler.grammar import AcceptAll, DraftValidator, GrammarGate
 from scheduler.kv_cache.plain import build_kv_cache
 from scheduler.lora import AdapterGate
 from scheduler.output import EngineCoreOutputs, SchedulerOutput
-from scheduler.policies import FairOrder, FcfsOrder, FcfsTail, LowestPriority, PriorityOrder, VictimPolicy, WaitingOrder
+from scheduler.policies import (
+    FairOrder,
+    FcfsOrder,
+    FcfsTail,
+    LowestPriority,
+    PriorityOrder,
+    VictimPolicy,
+    WaitingOrder,
+)
 from scheduler.queues import make_queue
 from scheduler.remote_loads import RemoteLoads
 from scheduler.request import Request

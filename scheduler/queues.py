@@ -1,4 +1,4 @@
-"""Waiting queues: first come first served, and a binary heap for every order by a key (fair turns: `policies.fair`).
+"""Waiting queues: first come first served, and a binary heap for every order by a key.
 
 Both can take back requests that one scheduling pass has set aside. The heap makes exactly the moves of
 Python's `heapq`, and compares requests as they are at that moment: which of two equals comes first, and what

@@ -97,7 +97,7 @@ class Request:
         self.needs_grammar = needs_grammar
         self.resumable = resumable
         self.expected_output_tokens = expected_output_tokens
-        """A guess at the output's length that came with the request, for policies that use one; never the truth."""
+        """A guess at the output's length that came with the request, for policies; never the truth."""
 
         self.tokens = TokenRuns()
         self.num_tokens = self.tokens.append_ranges(0, prompt)
