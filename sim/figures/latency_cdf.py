@@ -156,7 +156,7 @@ def _axes(ax: Axes, facts: Metric, tail: bool) -> None:
         ax.set_xlabel(f"{facts.name} ({facts.unit}, log)")
     if tail:
         ax.set_yscale("log")
-        empty = not any(len(line.get_xdata()) for line in ax.lines)
+        empty = not any(np.size(line.get_xdata()) for line in ax.lines)
         ax.set_ylim(0.001 if empty else None, 1.15)
         ax.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
         ax.set_ylabel("requests at least so slow")

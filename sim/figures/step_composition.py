@@ -139,5 +139,5 @@ def _step_times(ax: Axes, start_s: Floats, end_s: Floats, times_s: Floats) -> No
     other.grid(visible=False)
     other.hlines(times_s * 1000.0, start_s, end_s, color=BLACK, lw=1.2)
     other.set_ylabel("step time (ms)")
-    other.set_ylim(0.0, 1.05 * float(times_s.max(initial=1e-3)) * 1000.0)
+    other.set_ylim(0.0, 1.2 * float(times_s.max(initial=1e-3)) * 1000.0)
     ax.plot([], [], color=BLACK, lw=1.2, label="step time (right)")
