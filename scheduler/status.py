@@ -49,25 +49,20 @@ FINISH_REASONS: dict[RequestStatus, FinishReason] = {
     _S.FINISHED_ERROR: FinishReason.ERROR,
 }
 
-_ENDED_BY_OUTPUT = {_S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED}
+# a token ends the request; or a turn of a streaming session, which goes on with its next input or is idle
+_TURN_ENDS = {_S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.WAITING, _S.WAITING_FOR_STREAMING_REQ}
+# asynchronous scheduling: a token still in flight may end the session's turn a second time
+_TURN_ENDS_AGAIN = _TURN_ENDS
 _ENDED_FROM_OUTSIDE = {_S.FINISHED_ABORTED, _S.FINISHED_ERROR}
 
 MOVES: dict[RequestStatus, frozenset[RequestStatus]] = {
-    # admitted, sent to load its KV from outside, ended while it waits for its next streaming input
-    _S.WAITING: frozenset({_S.RUNNING, _S.WAITING_FOR_REMOTE_KVS} | _ENDED_FROM_OUTSIDE),
+    _S.WAITING: frozenset({_S.RUNNING, _S.WAITING_FOR_REMOTE_KVS} | _TURN_ENDS_AGAIN | _ENDED_FROM_OUTSIDE),
     _S.WAITING_FOR_FSM: frozenset({_S.WAITING} | _ENDED_FROM_OUTSIDE),
     _S.WAITING_FOR_REMOTE_KVS: frozenset({_S.WAITING, _S.PREEMPTED} | _ENDED_FROM_OUTSIDE),
-    _S.WAITING_FOR_STREAMING_REQ: frozenset({_S.WAITING} | _ENDED_FROM_OUTSIDE),
-    # a turn of a streaming session ends: on with the next input, or idle until it comes
-    _S.RUNNING: frozenset(
-        {_S.PREEMPTED, _S.WAITING, _S.WAITING_FOR_STREAMING_REQ} | _ENDED_BY_OUTPUT | _ENDED_FROM_OUTSIDE
-    ),
+    _S.WAITING_FOR_STREAMING_REQ: frozenset(_TURN_ENDS_AGAIN | _ENDED_FROM_OUTSIDE),
+    _S.RUNNING: frozenset({_S.PREEMPTED} | _TURN_ENDS | _ENDED_FROM_OUTSIDE),
     # asynchronous scheduling: a token in flight may end a request that was preempted meanwhile
-    _S.PREEMPTED: frozenset(
-        {_S.RUNNING, _S.WAITING_FOR_REMOTE_KVS, _S.WAITING, _S.WAITING_FOR_STREAMING_REQ}
-        | _ENDED_BY_OUTPUT
-        | _ENDED_FROM_OUTSIDE
-    ),
+    _S.PREEMPTED: frozenset({_S.RUNNING, _S.WAITING_FOR_REMOTE_KVS} | _TURN_ENDS | _ENDED_FROM_OUTSIDE),
     _S.FINISHED_STOPPED: frozenset(),
     _S.FINISHED_LENGTH_CAPPED: frozenset(),
     _S.FINISHED_ABORTED: frozenset(),

@@ -32,6 +32,11 @@ class BlockHasher:
         self.block_size = block_size
         self._numbers: dict[_Origin, int] = {}
 
+    @property
+    def num_numbered(self) -> int:
+        """Places where texts branch that have been given a number."""
+        return len(self._numbers)
+
     def extend(self, request: Request) -> None:
         """Append the keys of all full blocks that have none yet. Keys once made are never recomputed here."""
         size = self.block_size

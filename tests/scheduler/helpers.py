@@ -42,7 +42,9 @@ def sample(output: SchedulerOutput, token: int = 5) -> list[list[int]]:
     return [[token] if samples else [] for samples in output.samples]
 
 
-def step(engine: EngineCore, tokens: Sequence[Sequence[int]] | None = None) -> tuple[SchedulerOutput, EngineCoreOutputs]:
+def step(
+    engine: EngineCore, tokens: Sequence[Sequence[int]] | None = None
+) -> tuple[SchedulerOutput, EngineCoreOutputs]:
     """One synchronous step."""
     output = engine.schedule()
     return output, engine.update(output, sample(output) if tokens is None else tokens)
