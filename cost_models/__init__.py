@@ -1,7 +1,8 @@
 """cost_models: how long a step takes and how many KV blocks fit.
 
-Knows GPUs, models and kernels; knows no scheduler, no clock and no scenario. A `StepShape` goes in, seconds come out
-(`StepCostModel`); a model, a GPU and an engine's limits go in, a memory budget comes out (`memory_plan`).
+Knows GPUs, models and kernels; knows no scheduler, no clock and no scenario. A `StepShape` goes in, seconds
+come out (`StepCostModel`); a model, a GPU and an engine's limits go in, a memory budget comes out
+(`memory_plan`).
 """
 
 from cost_models.calibration import Calibration, calibration, load_calibration

@@ -1,4 +1,4 @@
-"""The fitted parameters of one GPU: what the operators need beside datasheet peaks, and how well they fit."""
+"""The fitted parameters of one GPU, where they come from and how well they fit."""
 
 from __future__ import annotations
 
@@ -12,84 +12,42 @@ from typing import TypeVar, cast
 
 from cost_models.errors import CalibrationError
 from cost_models.gpus import Gpu, gpu
+from cost_models.parameters import (
+    AllReduceParams,
+    DecodeParams,
+    GemmParams,
+    MoeParams,
+    NcclParams,
+    PrefillParams,
+    SendRecvParams,
+    SmallOpParams,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class GemmParams:
-    """One matrix product: t0 + pnorm(flops / (peak · compute_efficiency), bytes / (bw · memory_efficiency), exponent).
-
-    `quantize_efficiency` > 0 adds the pass that quantises activations (fp8): m·k bytes at that fraction of bandwidth.
+class Residual:
+    """How far off an operator is on rows that were not fitted: absolute relative errors and signed median,
+    in %.
     """
 
-    t0_s: float
-    compute_efficiency: float
-    memory_efficiency: float
-    exponent: float
-    quantize_bytes: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillParams:
-    """Prefill attention; `launch_gap_s` of `t0_s` vanishes inside a model's own stream of kernels."""
-
-    t0_s: float
-    compute_efficiency: float
-    memory_efficiency: float
-    exponent: float
-    half_kv_tokens: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeParams:
-    """Decode attention: t0 + pnorm(KV bytes / (bw · memory_efficiency), CTA waves · wave_s, exponent)."""
-
-    t0_s: float
-    memory_efficiency: float
-    wave_s: float
-    exponent: float
-    splits_mha: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class SmallOpParams:
-    """Norms, rope, activation, residual: pnorm(floor_s, bytes / (bw · memory_efficiency), exponent)."""
-
-    floor_s: float
-    memory_efficiency: float
-    exponent: float
-
-
-@dataclass(frozen=True, slots=True)
-class AllReduceParams:
-    """Custom one-shot and two-shot all-reduce below 8 MB, NCCL LL and ring above; alpha + n·alpha_n + bytes/bandwidth."""
-
-    one_shot_s: float
-    one_shot_per_gpu_s: float
-    one_shot_efficiency: float
-    two_shot_s: float
-    two_shot_per_gpu_s: float
-    two_shot_efficiency: float
-    ll_s: float
-    ll_per_gpu_s: float
-    ll_efficiency: float
-    ring_s: float
-    ring_per_gpu_s: float
-    ring_efficiency: float
-
-
-@dataclass(frozen=True, slots=True)
-class SendRecvParams:
-    """Point-to-point transfer: alpha + bytes / bandwidth, within a node and between nodes."""
-
-    intra_s: float
-    intra_bytes_per_s: float
-    inter_s: float
-    inter_bytes_per_s: float
+    operator: str
+    size_class: str
+    rows: int
+    median_pct: float
+    p90_pct: float
+    bias_pct: float
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """All fitted parameters of one GPU, with their origin. `is_measured` is False for a GPU that borrows them."""
+    """All fitted parameters of one GPU.
+
+    is_measured is False for a part that was never measured: it runs at the efficiencies of its architecture's
+    measured part. borrowed names, for single operators, the part they were measured on instead of this one.
+    launch_gap_s: share of a stand-alone kernel's fixed time that vanishes inside a captured model;
+    graph_floor_s: shortest elementwise kernel inside one; fused_memory_efficiency: what such kernels stream
+    at.
+    """
 
     calibration_id: str
     gpu: str
@@ -99,57 +57,121 @@ class Calibration:
     gemm: dict[str, GemmParams]
     prefill: PrefillParams
     decode: DecodeParams
-    small_ops: SmallOpParams
+    small_ops: dict[str, SmallOpParams]
     all_reduce: AllReduceParams
+    nccl: dict[str, NcclParams]
     send_recv: SendRecvParams
+    moe: MoeParams
     launch_gap_s: float
+    graph_floor_s: float
+    fused_memory_efficiency: float
     note: str = ""
-    residuals: dict[str, dict[str, float]] = field(default_factory=dict)
+    borrowed: dict[str, str] = field(default_factory=dict)
+    residuals: tuple[Residual, ...] = ()
 
 
 _T = TypeVar("_T")
-_ARCH_REFERENCE = {"Hopper": "h100-sxm", "Ampere": "a100-sxm-80gb", "Ada": "l40s", "Blackwell": "b200"}
+_SINGLE: dict[str, type] = {
+    "prefill": PrefillParams,
+    "decode": DecodeParams,
+    "all_reduce": AllReduceParams,
+    "send_recv": SendRecvParams,
+    "moe": MoeParams,
+}
+_KEYED: dict[str, type] = {"gemm": GemmParams, "small_ops": SmallOpParams, "nccl": NcclParams}
+_SCALARS = ("launch_gap_s", "graph_floor_s", "fused_memory_efficiency")
+
+# Who lends to parts that were not measured, and what a measured part lacks to whom it looks.
+REFERENCE_PART = {"Hopper": "h100-sxm", "Ampere": "a100-sxm-80gb", "Ada": "l40s", "Blackwell": "b200"}
+_LENDERS = {"h200-sxm": "h100-sxm", "b200": "h100-sxm", "l40s": "a100-sxm-80gb", "a100-sxm-80gb": "h100-sxm"}
 
 
-def _params(kind: type[_T], values: object, where: str) -> _T:
+def _record(kind: type[_T], values: object, where: str) -> _T:
     if not isinstance(values, dict):
         raise CalibrationError(f"{where}: expected a table of parameters")
     names = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(values) - names)
     if unknown:
         raise CalibrationError(f"{where}: unknown parameters {', '.join(unknown)}")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except TypeError as fault:
+        raise CalibrationError(f"{where}: {fault}") from fault
+
+
+def parse_calibration(document: str, where: str) -> Calibration:
+    """Build a Calibration from JSON text; `where` names it in errors.
+
+    Operators that the file lacks are borrowed from a related part, and listed in `borrowed`.
+    """
+    try:
+        data = cast("dict[str, object]", json.loads(document))
+        parameters = cast("dict[str, object]", data["parameters"])
+        part = gpu(str(data["gpu"]))
+        rows = cast("list[dict[str, object]]", data.get("residuals", []))
+        residuals = tuple(_record(Residual, row, f"{where}: residuals") for row in rows)
+        header = {
+            "calibration_id": str(data["id"]),
+            "gpu": part.name,
+            "source": str(data["source"]),
+            "date": str(data["date"]),
+        }
+    except (KeyError, json.JSONDecodeError) as fault:
+        raise CalibrationError(f"{where}: not a calibration: {fault!r}") from fault
+    fields: dict[str, object] = {
+        name: _record(kind, parameters[name], f"{where}: {name}")
+        for name, kind in _SINGLE.items()
+        if name in parameters
+    }
+    for name, kind in _KEYED.items():
+        table = cast("dict[str, object]", parameters.get(name, {}))
+        fields[name] = {key: _record(kind, value, f"{where}: {name}.{key}") for key, value in table.items()}
+    fields |= {name: float(cast("float", parameters[name])) for name in _SCALARS if name in parameters}
+    borrowed = _borrow(fields, part)
+    return Calibration(
+        **header,  # type: ignore[arg-type]
+        is_measured=True,
+        **fields,  # type: ignore[arg-type]
+        note=str(data.get("note", "")),
+        borrowed=borrowed,
+        residuals=residuals,
+    )
+
+
+def _borrow(fields: dict[str, object], part: Gpu) -> dict[str, str]:
+    """Fill in what is missing from related parts; returns operator → part it came from."""
+    borrowed: dict[str, str] = {}
+    needed = {*_SINGLE, *_SCALARS}
+    keyed_missing = {"gemm": ("bf16", "fp8"), "small_ops": ("input_layernorm",), "nccl": ("all_gather",)}
+    lender_name = _LENDERS.get(part.name, _reference_name(part))
+    incomplete = any(name not in fields for name in needed)
+    incomplete |= any(
+        k not in cast("dict[str, object]", fields[n]) for n, keys in keyed_missing.items() for k in keys
+    )
+    if not incomplete or lender_name == part.name:
+        return borrowed
+    lender = _shipped(lender_name)
+    if lender is None:
+        return borrowed
+    for name in needed:
+        if name not in fields:
+            fields[name] = getattr(lender, name)
+            borrowed[name] = lender.borrowed.get(name, lender.gpu)
+    for name in _KEYED:
+        own = cast("dict[str, object]", fields[name])
+        for key, value in cast("dict[str, object]", getattr(lender, name)).items():
+            if key not in own:
+                own[key] = value
+                borrowed[f"{name}.{key}"] = lender.borrowed.get(f"{name}.{key}", lender.gpu)
+    return borrowed
 
 
 def load_calibration(path: Path) -> Calibration:
     """Read one calibration JSON. Missing or unknown parameters raise CalibrationError naming the file."""
-    return parse_calibration(path.read_text(encoding="utf-8"), path.name)
-
-
-def parse_calibration(document: str, where: str) -> Calibration:
-    """Build a Calibration from JSON text; `where` names it in errors."""
     try:
-        data = cast("dict[str, object]", json.loads(document))
-        parameters = cast("dict[str, object]", data["parameters"])
-        gemm = cast("dict[str, object]", parameters["gemm"])
-        return Calibration(
-            calibration_id=str(data["id"]),
-            gpu=str(data["gpu"]),
-            is_measured=True,
-            source=str(data["source"]),
-            date=str(data["date"]),
-            gemm={d: _params(GemmParams, p, f"{where}: gemm.{d}") for d, p in gemm.items()},
-            prefill=_params(PrefillParams, parameters["prefill"], f"{where}: prefill"),
-            decode=_params(DecodeParams, parameters["decode"], f"{where}: decode"),
-            small_ops=_params(SmallOpParams, parameters["small_ops"], f"{where}: small_ops"),
-            all_reduce=_params(AllReduceParams, parameters["all_reduce"], f"{where}: all_reduce"),
-            send_recv=_params(SendRecvParams, parameters["send_recv"], f"{where}: send_recv"),
-            launch_gap_s=float(cast("float", parameters["launch_gap_s"])),
-            note=str(data.get("note", "")),
-            residuals=cast("dict[str, dict[str, float]]", data.get("residuals", {})),
-        )
-    except (KeyError, TypeError, json.JSONDecodeError) as fault:
-        raise CalibrationError(f"{where}: not a calibration: {fault!r}") from fault
+        return parse_calibration(path.read_text(encoding="utf-8"), path.name)
+    except OSError as fault:
+        raise CalibrationError(f"{path}: {fault}") from fault
 
 
 @cache
@@ -158,15 +180,20 @@ def _shipped(name: str) -> Calibration | None:
     return parse_calibration(place.read_text(encoding="utf-8"), place.name) if place.is_file() else None
 
 
+def _reference_name(part: Gpu) -> str:
+    return REFERENCE_PART.get(part.arch.split(" ", 1)[0], "a100-sxm-80gb")
+
+
 @cache
 def calibration(gpu_name: str) -> Calibration:
-    """The calibration of a GPU. A part that was not measured borrows its architecture's efficiencies, and says so."""
-    part: Gpu = gpu(gpu_name)
+    """The calibration of a GPU. An unmeasured part takes its architecture's efficiencies, and says so in
+    `note`.
+    """
+    part = gpu(gpu_name)
     measured = _shipped(part.name)
     if measured is not None:
         return measured
-    family = part.arch.split(" ", 1)[0]
-    lender = _shipped(_ARCH_REFERENCE.get(family, "a100-sxm-80gb"))
+    lender = _shipped(_reference_name(part))
     assert lender is not None
     return dataclasses.replace(
         lender,
@@ -174,5 +201,5 @@ def calibration(gpu_name: str) -> Calibration:
         gpu=part.name,
         is_measured=False,
         note=f"{part.name} is not calibrated: datasheet peaks at the efficiencies measured on {lender.gpu}",
-        residuals={},
+        residuals=(),
     )

@@ -61,7 +61,7 @@ def resolve(kind: str, name: str, names: Iterable[str], aliases: Mapping[str, st
     A model may also be named without its organisation when only one entry ends that way. Unknown names raise
     `UnknownNameError` with the nearest known ones.
     """
-    known = {n: n for n in names} | {a: target for a, target in aliases.items()}
+    known = {n: n for n in names} | dict(aliases)
     if name in known:
         return known[name]
     plain = {_plain(n): target for n, target in known.items()}
@@ -82,6 +82,8 @@ def nearest(name: str, known: Iterable[str], count: int = 4) -> list[str]:
     wanted = _plain(name)
     hits = difflib.get_close_matches(wanted, plain, n=count, cutoff=0.5)
     tails = {n.rsplit("/", 1)[-1]: n for n in plain}
-    hits += [tails[t] for t in difflib.get_close_matches(wanted.rsplit("/", 1)[-1], tails, n=count, cutoff=0.5)]
+    hits += [
+        tails[t] for t in difflib.get_close_matches(wanted.rsplit("/", 1)[-1], tails, n=count, cutoff=0.5)
+    ]
     hits += [n for n in plain if wanted in n or n in wanted]
     return [plain[n] for n in dict.fromkeys(hits)][:count] or sorted(known)[:count]

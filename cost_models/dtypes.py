@@ -12,11 +12,12 @@ from cost_models.errors import UnknownNameError
 class WeightDtype:
     """One quantisation scheme.
 
-    `bytes_per_weight` includes scales and zero points; `compute` is the dtype of the matrix product (weight-only
-    schemes multiply in bf16); `scope` says what is quantised: `linears` (all block linears), `ffn` (feed-forward
-    only), `experts` (routed experts only) or `none`. Embedding, head, router and norms always stay at 16 bit.
-    Sizes: int4 with groups of 128 takes 0.52 B, nvfp4 0.56, mxfp4 0.531 (measured weight sizes of engine start-up
-    logs agree within 0.4 % median).
+    `bytes_per_weight` includes scales and zero points; `compute` is the dtype of the matrix product
+    (weight-only schemes multiply in bf16); `scope` says what is quantised: `linears` (all block linears),
+    `ffn` (feed-forward only), `experts` (routed experts only) or `none`. Embedding, head, router and norms
+    always stay at 16 bit.
+    Sizes: int4 with groups of 128 takes 0.52 B, nvfp4 0.56, mxfp4 0.531 (measured weight sizes of engine
+    start-up logs agree within 0.4 % median).
     """
 
     name: str
@@ -57,7 +58,16 @@ _ALIASES = {
     "fp4": "nvfp4",
 }
 
-KV_DTYPE_BYTES = {"auto": 2, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+KV_DTYPE_BYTES = {
+    "auto": 2,
+    "bf16": 2,
+    "bfloat16": 2,
+    "fp16": 2,
+    "float16": 2,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+}
 
 
 def weight_dtype(name: str) -> WeightDtype:

@@ -31,10 +31,11 @@ class EngineDefaults:
 class EngineProfile:
     """CPU times of one release.
 
-    step_host_s, request_host_s: scheduling, input preparation and output handling, per step and per request in it;
-    asynchronous scheduling hides them behind the GPU. step_gap_s: what stays exposed between two steps even then.
-    frontend_s: HTTP, tokenizer and IPC, added to the TTFT of every request. eager_layer_s: CPU time to launch one
-    layer's kernels without CUDA graphs.
+    step_host_s, request_host_s: scheduling, input preparation and output handling, per step and per request
+    in it; asynchronous scheduling hides them behind the GPU. step_gap_s: what stays exposed between two
+    steps even then.
+    frontend_s: HTTP, tokenizer and IPC, added to the TTFT of every request. eager_layer_s: CPU time to
+    launch one layer's kernels without CUDA graphs.
     """
 
     step_host_s: float
@@ -46,7 +47,9 @@ class EngineProfile:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Release numbers of a version string, for comparing: "0.19.1rc1.dev3" → (0, 19, 1). "dev…" counts as newest."""
+    """Release numbers of a version string, for comparing: "0.19.1rc1.dev3" → (0, 19, 1). "dev…" counts as
+    newest.
+    """
     match = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
     if match:
         return tuple(int(part) for part in match.group(1).split("."))
@@ -105,7 +108,8 @@ def engine_defaults(version: str, gpu_name: str | Gpu, entry_point: str = "serve
 
 
 def cudagraph_capture_sizes(max_num_seqs: int, max_num_batched_tokens: int) -> tuple[int, ...]:
-    """Token counts with a captured CUDA graph: 1, 2, 4, then multiples of 8 up to 256 and of 16 up to the largest.
+    """Token counts with a captured CUDA graph: 1, 2, 4, then multiples of 8 up to 256 and of 16 up to the
+    largest.
 
     The largest is min(2 · max_num_seqs, 512, max_num_batched_tokens), as documented for the V1 engine.
     """
@@ -121,7 +125,8 @@ def padded_tokens(num_tokens: int, sizes: tuple[int, ...]) -> int:
 
 
 def client_overhead_s(concurrency: float, client: str = "python") -> float:
-    """What a load generator adds to TTFT: 4 ms + 0.25 ms per request in flight for one Python process, else nothing.
+    """What a load generator adds to TTFT: 4 ms + 0.25 ms per request in flight for one Python process, else
+    nothing.
 
     Measured for asyncio clients: +3.8 ms at 1, +23 ms at 100, +294 ms at 1,000 in flight.
     """

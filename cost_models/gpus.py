@@ -13,8 +13,8 @@ from cost_models.errors import GIB, UnknownNameError
 class Gpu:
     """One GPU part. Peaks are dense datasheet figures; 0.0 means that the part has no such unit.
 
-    `memory_bytes` is what CUDA reports at start-up where a log was seen (`memory_is_logged`), else the label times
-    the median ratio of reported to labelled memory.
+    `memory_bytes` is what CUDA reports at start-up where a log was seen (`memory_is_logged`), else the
+    label times the median ratio of reported to labelled memory.
     """
 
     name: str
@@ -46,8 +46,8 @@ class Gpu:
         return peaks.get(compute_dtype, 0.0) or self.bf16_flop_per_s
 
 
-# CUDA-reported GiB over labelled GB, median of the parts whose start-up logs were seen (80 GB: 79.2, 24 GB: 22-23.6,
-# 141 GB: 139.8, 48 GB: 44.4).
+# CUDA-reported GiB over labelled GB, median of the parts whose start-up logs were seen (80 GB: 79.2, 24 GB:
+# 22-23.6, 141 GB: 139.8, 48 GB: 44.4).
 _REPORTED_GIB_PER_LABEL_GB = 0.98
 
 
@@ -67,7 +67,9 @@ def gpu_names() -> list[str]:
 
 @cache
 def gpu(name: str) -> Gpu:
-    """The part called `name` (an id such as `h100-sxm`, or any alias). Unknown names raise UnknownNameError."""
+    """The part called `name` (an id such as `h100-sxm`, or any alias). Unknown names raise
+    UnknownNameError.
+    """
     try:
         key = resolve("gpu", name, read_table("gpus.toml"), _aliases())
     except UnknownNameError as unknown:

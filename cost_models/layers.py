@@ -11,7 +11,9 @@ from cost_models.parallel import Parallelism
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """`count` matrix products of one shape on one GPU: n outputs, k inputs; `quantized` if the weight dtype covers it."""
+    """`count` matrix products of one shape on one GPU: n outputs, k inputs; `quantized` if the weight dtype
+    covers it.
+    """
 
     name: str
     n: int
@@ -26,7 +28,9 @@ class Linear:
 
 
 def attention_linears(model: Model, parallel: Parallelism, dtype: WeightDtype) -> list[Linear]:
-    """Projections around attention, all layers. MLA's up-projection is counted once: absorbed or not, same FLOPs."""
+    """Projections around attention, all layers. MLA's up-projection is counted once: absorbed or not, same
+    FLOPs.
+    """
     tp, layers, hidden = parallel.tensor, model.num_layers, model.hidden
     quantized = dtype.scope == "linears"
     heads = model.num_heads // tp
@@ -74,14 +78,20 @@ def ffn_linears(model: Model, parallel: Parallelism, dtype: WeightDtype) -> list
 
 
 def expert_parameters(model: Model, parallel: Parallelism) -> float:
-    """Routed-expert weights on one GPU, all layers: experts spread over `expert`, else each sliced by `tensor`."""
+    """Routed-expert weights on one GPU, all layers: experts spread over `expert`, else each sliced by
+    `tensor`.
+    """
     if not model.moe:
         return 0.0
     moe = model.moe
     one = model.ffn_matrices * model.hidden * moe.intermediate
-    return one * moe.num_experts * moe.num_layers / (parallel.expert if parallel.expert > 1 else parallel.tensor)
+    return (
+        one * moe.num_experts * moe.num_layers / (parallel.expert if parallel.expert > 1 else parallel.tensor)
+    )
 
 
 def head_parameters(model: Model, parallel: Parallelism) -> int:
-    """Weights of one vocabulary matrix (embedding or head) on one GPU, rows padded to a multiple of 64 and split."""
+    """Weights of one vocabulary matrix (embedding or head) on one GPU, rows padded to a multiple of 64 and
+    split.
+    """
     return -(-model.vocab // 64) * 64 * model.hidden // parallel.tensor

@@ -1,4 +1,6 @@
-"""How many KV blocks fit: what the engine subtracts from its share of GPU memory before it divides the rest."""
+"""How many KV blocks fit: what the engine subtracts from its share of GPU memory before it divides the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ from cost_models.step_cost import model_weight_dtype
 class MemoryPlan:
     """Memory of one GPU, in bytes, and the KV cache that is left.
 
-    budget_bytes = gpu_memory_utilization · total_bytes; kv_cache_bytes = budget - weights - activation - non_torch -
-    cuda_graph. `activation_bytes` is the larger of the forward pass and the sampler's dummy run.
+    budget_bytes = gpu_memory_utilization · total_bytes; kv_cache_bytes = budget - weights - activation -
+    non_torch - cuda_graph. `activation_bytes` is the larger of the forward pass and the sampler's dummy
+    run.
     """
 
     total_bytes: float
@@ -41,7 +44,9 @@ class MemoryPlan:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens the whole replica can keep: blocks are per GPU and every GPU of a replica holds the same ones."""
+        """Tokens the whole replica can keep: blocks are per GPU and every GPU of a replica holds the same
+        ones.
+        """
         return self.num_gpu_blocks * self.block_size
 
 
@@ -67,7 +72,9 @@ def kv_bytes_per_token(spec: Model, parallel: Parallelism, kv_cache_dtype: str) 
 
 
 def forward_bytes(spec: Model, parallel: Parallelism, num_tokens: int) -> float:
-    """Peak activation of a forward pass of `num_tokens`: 2 B · (3·I/TP + 4·h) a token, MoE as its top-k experts."""
+    """Peak activation of a forward pass of `num_tokens`: 2 B · (3·I/TP + 4·h) a token, MoE as its top-k
+    experts.
+    """
     tp = parallel.tensor
     if spec.moe:
         inner = spec.moe.top_k * (3.0 * spec.moe.intermediate / tp + spec.hidden)
@@ -100,7 +107,9 @@ def memory_plan(
     engine_version: str = "0.16.0",
     enforce_eager: bool = False,
 ) -> MemoryPlan:
-    """Predict the KV blocks of one engine. Raises DoesNotFitError when nothing is left, SpecError for a bad split."""
+    """Predict the KV blocks of one engine. Raises DoesNotFitError when nothing is left, SpecError for a bad
+    split.
+    """
     if isinstance(spec, str):
         named = model(spec)
         spec = named.model

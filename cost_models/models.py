@@ -22,7 +22,9 @@ class Moe:
 
 @dataclass(frozen=True, slots=True)
 class Mla:
-    """Multi-head latent attention: ranks and head sizes (DeepSeek-V2/V3, Kimi-K2). `q_lora_rank` 0 = no query LoRA."""
+    """Multi-head latent attention: ranks and head sizes (DeepSeek-V2/V3, Kimi-K2). `q_lora_rank` 0 = no
+    query LoRA.
+    """
 
     q_lora_rank: int
     kv_lora_rank: int
@@ -38,7 +40,9 @@ class Mla:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """`num_layers` of the model attend only to the last `tokens`, or, if `chunked`, to their own aligned chunk."""
+    """`num_layers` of the model attend only to the last `tokens`, or, if `chunked`, to their own aligned
+    chunk.
+    """
 
     tokens: int
     num_layers: int
@@ -47,7 +51,9 @@ class SlidingWindow:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A decoder-only transformer. Sizes in elements; `quantization` is the checkpoint's own scheme ("" = none)."""
+    """A decoder-only transformer. Sizes in elements; `quantization` is the checkpoint's own scheme ("" =
+    none).
+    """
 
     name: str
     num_layers: int
@@ -93,7 +99,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """What a model name stands for: the model, and the weight dtype that the spelling implies (None: the model's own)."""
+    """What a model name stands for: the model, and the weight dtype that the spelling implies (None: the
+    model's own).
+    """
 
     model: Model
     weight_dtype: str | None
@@ -166,7 +174,9 @@ def _read(key: str) -> Model:
         )
         if mla
         else None,
-        sliding_window=SlidingWindow(whole(window, "tokens"), whole(window, "layers"), flag(window, "chunked"))
+        sliding_window=SlidingWindow(
+            whole(window, "tokens"), whole(window, "layers"), flag(window, "chunked")
+        )
         if window
         else None,
         max_model_len=whole(row, "max_model_len") or None,

@@ -50,15 +50,21 @@ class Parallelism:
         if model.num_heads % tp:
             faults.append(f"tensor parallel size {tp} does not divide {model.num_heads} attention heads")
         if not model.mla and kv % tp and tp % kv:
-            faults.append(f"tensor parallel size {tp} neither divides {kv} KV heads nor is a multiple of them")
+            faults.append(
+                f"tensor parallel size {tp} neither divides {kv} KV heads nor is a multiple of them"
+            )
         if self.pipeline > model.num_layers:
             faults.append(f"pipeline parallel size {self.pipeline} exceeds {model.num_layers} layers")
         if self.expert > 1 and not model.moe:
             faults.append(f"expert parallel size {self.expert} needs a mixture-of-experts model")
         elif self.expert > 1 and model.moe and model.moe.num_experts % self.expert:
-            faults.append(f"expert parallel size {self.expert} does not divide {model.moe.num_experts} experts")
+            faults.append(
+                f"expert parallel size {self.expert} does not divide {model.moe.num_experts} experts"
+            )
         return faults
 
     def kv_heads_per_gpu(self, model: Model) -> int:
-        """KV heads that one GPU holds: at least one, so they are replicated when there are fewer heads than GPUs."""
+        """KV heads that one GPU holds: at least one, so they are replicated when there are fewer heads than
+        GPUs.
+        """
         return max(model.num_kv_heads // self.tensor, 1)

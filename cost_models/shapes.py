@@ -14,7 +14,8 @@ class StepShape:
     num_decodes: requests with one new token (plus drafts) on an existing context.
     decode_context_tokens: sum over those of the context each attends to, the new token included.
     max_decode_context_tokens: the longest of those contexts.
-    window_context_tokens: per attention window of the model, the sum of min(context, window); () if it has none.
+    window_context_tokens: per attention window of the model, the sum of min(context, window); () if it has
+    none.
     prefill_chunks: (chunk tokens, prefix tokens already in KV) of every other request.
     num_sampled: rows that go through the head and the sampler.
     num_requests: requests in the step.
@@ -39,7 +40,8 @@ class StepCost(NamedTuple):
     host_s: CPU work for the step: scheduling, input preparation, output handling. An engine with asynchronous
         scheduling does it while the GPU works on the step before.
     bound: the largest term: compute, weights, kv, comm, latency or host.
-    stage_s: the slowest pipeline stage: the time until the next batch may enter. Equals gpu_s without pipelining.
+    stage_s: the slowest pipeline stage: the time until the next batch may enter. Equals gpu_s without
+    pipelining.
     """
 
     gpu_s: float
@@ -49,7 +51,9 @@ class StepCost(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """Time of an operator or a group of them, split by what it waits for. The total is the sum of the parts."""
+    """Time of an operator or a group of them, split by what it waits for. The total is the sum of the
+    parts.
+    """
 
     compute: float = 0.0
     weights: float = 0.0

@@ -1,10 +1,11 @@
-"""How long a step takes: the operators of one forward pass added up, with what repeats remembered."""
+"""How long a step takes: what the token count fixes, plus attention over the contexts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from cost_models.calibration import Calibration, GemmParams, calibration
+from cost_models.calibration import Calibration, calibration
 from cost_models.dtypes import WeightDtype, kv_dtype_bytes, weight_dtype
 from cost_models.engines import (
     EngineProfile,
@@ -13,15 +14,15 @@ from cost_models.engines import (
     engine_profile,
     padded_tokens,
 )
+from cost_models.forward import ForwardPass, Row, RowTable
 from cost_models.gpus import Gpu, gpu
-from cost_models.layers import attention_linears, ffn_linears, head_parameters
 from cost_models.models import Model, model
-from cost_models.operators.attention import decode_attention_s, prefill_attention_s, prefill_flops
-from cost_models.operators.collectives import all_reduce_s, send_recv_s
-from cost_models.operators.gemm import gemm
-from cost_models.operators.small_ops import small_op_s
+from cost_models.operators.decode import DecodeBatch, DecodeKernel, batch_seconds
+from cost_models.operators.prefill import PrefillKernel
 from cost_models.parallel import Parallelism
-from cost_models.shapes import Seconds, StepCost, StepShape
+from cost_models.shapes import BOUNDS, StepCost, StepShape
+
+MIN_KERNEL_S = 1e-6
 
 
 def model_weight_dtype(spec: Model, name: str) -> WeightDtype:
@@ -29,15 +30,17 @@ def model_weight_dtype(spec: Model, name: str) -> WeightDtype:
     return weight_dtype(spec.quantization or spec.dtype if name == "auto" else name)
 
 
-@dataclass(slots=True)
-class _Row:
-    """What a token count costs whatever its contexts are."""
+class _Decodes(NamedTuple):
+    """What a number of decoding requests fixes about a step of nothing else; unpacked in one go once a
+    step.
+    """
 
-    fixed: Seconds
     total_s: float
     stage_s: float
-    largest: float
+    largest_s: float
     bound: str
+    host_s: float
+    batch: DecodeBatch
 
 
 class StepCostModel:
@@ -56,6 +59,7 @@ class StepCostModel:
         async_scheduling: bool,
         capture_sizes: tuple[int, ...],
     ) -> None:
+        """Use `build`, which fills in an engine release's defaults."""
         self.model = spec
         self.gpu = part
         self.parallel = parallel
@@ -64,11 +68,13 @@ class StepCostModel:
         self.profile = profile
         self.async_scheduling = async_scheduling
         self.capture_sizes = capture_sizes
-        self._kv_bytes = kv_bytes
-        self._rows: dict[int, _Row] = {}
-        self._heads: dict[int, Seconds] = {}
-        self._decode_rows: dict[int, _Row] = {}
-        self._prepare_attention()
+        forward = ForwardPass(spec, part, parallel, weights, fitted)
+        self._layers = RowTable(forward.layers)
+        self._heads = RowTable(forward.head)
+        self._prepare_attention(kv_bytes)
+        self._decodes: dict[int, _Decodes] = {}
+        self._stages = parallel.pipeline
+        self._eager_s = 0.0 if capture_sizes else profile.eager_layer_s * spec.num_layers
 
     @classmethod
     def build(
@@ -86,7 +92,11 @@ class StepCostModel:
         max_num_batched_tokens: int | None = None,
         fitted: Calibration | None = None,
     ) -> StepCostModel:
-        """Assemble the cost model of one engine; what is None takes the release's default on that GPU."""
+        """Assemble the cost model of one engine; what is None takes the release's default on that GPU.
+
+        `fitted` replaces the shipped calibration of the GPU. Raises SpecError for a split that does not
+        divide the model and UnknownNameError for names that nobody knows.
+        """
         if isinstance(spec, str):
             named = model(spec)
             spec = named.model
@@ -96,6 +106,9 @@ class StepCostModel:
         parallel = parallel or Parallelism()
         parallel.check(spec)
         defaults = engine_defaults(engine_version, part)
+        sizes = cudagraph_capture_sizes(
+            max_num_seqs or defaults.max_num_seqs, max_num_batched_tokens or defaults.max_num_batched_tokens
+        )
         return cls(
             spec,
             part,
@@ -105,12 +118,7 @@ class StepCostModel:
             fitted=fitted or calibration(part.name),
             profile=engine_profile(engine_version),
             async_scheduling=defaults.async_scheduling if async_scheduling is None else async_scheduling,
-            capture_sizes=()
-            if enforce_eager
-            else cudagraph_capture_sizes(
-                max_num_seqs or defaults.max_num_seqs,
-                max_num_batched_tokens or defaults.max_num_batched_tokens,
-            ),
+            capture_sizes=() if enforce_eager else sizes,
         )
 
     @property
@@ -118,74 +126,55 @@ class StepCostModel:
         """Which fitted parameters this model uses."""
         return self.calibration.calibration_id
 
-    def _prepare_attention(self) -> None:
-        spec, parallel = self.model, self.parallel
-        self._heads_per_gpu = spec.num_heads // parallel.tensor
-        self._kv_heads = 1 if spec.mla else parallel.kv_heads_per_gpu(spec)
+    def _prepare_attention(self, kv_bytes: int) -> None:
+        spec, part, fit = self.model, self.gpu, self.calibration
+        heads = spec.num_heads // self.parallel.tensor
+        window = spec.sliding_window
+        self._window_tokens = window.tokens if window else 0
+        self._window_layers = window.num_layers if window else 0
+        self._full_layers = spec.num_layers - self._window_layers
         if spec.mla:
-            self._kv_token_bytes = float(spec.mla.latent_dim * self._kv_bytes)
+            mla = spec.mla
+            qk_dim, v_dim, prefill_kv_heads = (
+                mla.qk_nope_head_dim + mla.qk_rope_head_dim,
+                mla.v_head_dim,
+                heads,
+            )
+            decode = DecodeKernel(
+                part,
+                fit.decode,
+                heads,
+                1,
+                float(mla.latent_dim * kv_bytes),
+                flops_per_token=2.0 * heads * (mla.latent_dim + mla.kv_lora_rank),
+                compute_efficiency=fit.prefill.compute_efficiency,
+            )
         else:
-            self._kv_token_bytes = 2.0 * self._kv_heads * spec.head_dim * self._kv_bytes
-        windowed = spec.sliding_window.num_layers if spec.sliding_window else 0
-        self._full_layers = spec.num_layers - windowed
-        self._window_layers = windowed
+            qk_dim = v_dim = spec.head_dim
+            prefill_kv_heads = self.parallel.kv_heads_per_gpu(spec)
+            decode = DecodeKernel(part, fit.decode, heads, prefill_kv_heads, 2.0 * spec.head_dim * kv_bytes)
+        self._decode_kernel = decode
+        full = PrefillKernel(part, fit.prefill, heads, prefill_kv_heads, qk_dim, v_dim, float(kv_bytes))
+        self._prefill_kernel = full
+        self._window_prefill_kernel = PrefillKernel(
+            part, fit.prefill, heads, prefill_kv_heads, qk_dim, v_dim, float(kv_bytes), self._window_tokens
+        )
+        self._prefix_s = self._prefix_up_projection_s()
+        gap = fit.launch_gap_s
+        self._decode_fixed_s = spec.num_layers * max(fit.decode.t0_s - gap, MIN_KERNEL_S)
+        self._prefill_fixed_s = spec.num_layers * max(fit.prefill.t0_s - gap, MIN_KERNEL_S)
 
-    def _gemm_params(self, compute: str) -> GemmParams:
-        return self.calibration.gemm.get(compute, self.calibration.gemm["bf16"])
-
-    def _linear(self, tokens: int, n: int, k: int, quantized: bool) -> Seconds:
-        dtype = self.weights
-        compute, size = (dtype.compute, dtype.bytes_per_weight) if quantized else ("bf16", 2.0)
-        return gemm(tokens, n, k, self.gpu, self._gemm_params(compute), weight_bytes=size, compute=compute)
-
-    def _layers(self, tokens: int) -> Seconds:
-        """All layers' work that depends on the token count alone."""
-        spec, parallel, fit = self.model, self.parallel, self.calibration
-        total = Seconds()
-        for linear in attention_linears(spec, parallel, self.weights) + ffn_linears(spec, parallel, self.weights):
-            total = total.plus(self._linear(tokens, linear.n, linear.k, linear.quantized).times(linear.count))
-        hidden_bytes = 2.0 * tokens * spec.hidden
-        inner_bytes = 2.0 * tokens * spec.intermediate / parallel.tensor
-        qkv_bytes = 2.0 * tokens * (self._heads_per_gpu + 2 * self._kv_heads) * spec.head_dim
-        per_layer = 2 * small_op_s(3.0 * hidden_bytes, self.gpu, fit.small_ops)
-        per_layer += small_op_s(3.0 * inner_bytes, self.gpu, fit.small_ops)
-        per_layer += small_op_s(2.0 * qkv_bytes, self.gpu, fit.small_ops)
-        total = total.plus(Seconds(latency=per_layer * spec.num_layers))
-        reduce_s = all_reduce_s(hidden_bytes, parallel.tensor, self.gpu, fit.all_reduce)
-        total = total.plus(Seconds(comm=2 * spec.num_layers * reduce_s))
-        if parallel.pipeline > 1:
-            hop = send_recv_s(hidden_bytes, fit.send_recv)
-            total = total.plus(Seconds(comm=(parallel.pipeline - 1) * hop))
-        return total
-
-    def _head(self, rows: int) -> Seconds:
-        """Final norm, vocabulary projection and sampling of `rows` rows."""
-        known = self._heads.get(rows)
-        if known is not None:
-            return known
-        spec, fit = self.model, self.calibration
-        vocab = head_parameters(spec, self.parallel) // spec.hidden
-        cost = self._linear(rows, vocab, spec.hidden, False)
-        cost = cost.plus(Seconds(latency=3 * small_op_s(8.0 * rows * spec.vocab, self.gpu, fit.small_ops)))
-        self._heads[rows] = cost
-        return cost
-
-    def _row(self, tokens: int, rows: int) -> Seconds:
-        layers = self._layers(tokens)
-        head = self._head(rows)
-        return layers.plus(head).plus(Seconds(latency=self.profile.step_gap_s))
-
-    def _attention_fixed_s(self, t0_s: float) -> float:
-        return max(t0_s - self.calibration.launch_gap_s, 1e-6) * self.model.num_layers
-
-    def _decode_attention_s(self, decodes: int, context: int, window_context: int) -> float:
-        fit = self.calibration.decode
-        ctas = float(decodes * self._kv_heads)
-        seconds = self._full_layers * decode_attention_s(context * self._kv_token_bytes, ctas, self.gpu, fit)
-        if self._window_layers:
-            moved = window_context * self._kv_token_bytes
-            seconds += self._window_layers * decode_attention_s(moved, ctas, self.gpu, fit)
-        return seconds
+    def _prefix_up_projection_s(self) -> float:
+        """MLA expands the latents of a cached prefix again for each chunk: seconds per prefix token, all
+        layers.
+        """
+        mla = self.model.mla
+        if not mla:
+            return 0.0
+        elements = self.model.num_heads // self.parallel.tensor * (mla.qk_nope_head_dim + mla.v_head_dim)
+        flops = 2.0 * mla.kv_lora_rank * elements
+        efficiency = self.calibration.gemm["bf16"].compute_efficiency
+        return self.model.num_layers * flops / (self.gpu.bf16_flop_per_s * efficiency)
 
     def decode_step(
         self,
@@ -194,85 +183,126 @@ class StepCostModel:
         max_decode_context_tokens: int,
         window_context_tokens: tuple[int, ...] = (),
     ) -> StepCost:
-        """Cost of a step with nothing but decodes of one token each; O(1). Equals step() of that shape bit for bit."""
-        row = self._decode_rows.get(num_decodes)
-        if row is None:
-            row = self._decode_row(num_decodes)
-        window = window_context_tokens[0] if window_context_tokens else 0
-        kv_s = self._decode_attention_s(num_decodes, decode_context_tokens, window)
-        gpu_s = row.total_s + kv_s
-        host_s = self.profile.step_host_s + num_decodes * self.profile.request_host_s
-        if host_s > (gpu_s if self.async_scheduling else max(row.largest, kv_s)):
+        """Cost of a step of nothing but decodes of one token each; O(1). Equals step() of it bit for bit."""
+        known = self._decodes.get(num_decodes)
+        if known is None:
+            known = self._decodes[num_decodes] = self._new_decodes(num_decodes)
+        total_s, stage_s, largest_s, bound, host_s, batch = known
+        kv_s = self._full_layers * batch_seconds(batch, decode_context_tokens, max_decode_context_tokens)
+        if self._window_layers:
+            context = self._window_context(num_decodes, decode_context_tokens, window_context_tokens)
+            longest = min(max_decode_context_tokens, self._window_tokens)
+            kv_s += self._window_layers * batch_seconds(batch, context, longest)
+        gpu_s = total_s + kv_s
+        if gpu_s < self._eager_s:
+            gpu_s = self._eager_s
+        if kv_s > largest_s:
+            largest_s, bound = kv_s, "kv"
+        if host_s > (gpu_s if self.async_scheduling else largest_s):
             bound = "host"
-        else:
-            bound = "kv" if kv_s > row.largest else row.bound
-        return StepCost(gpu_s, host_s, bound, row.stage_s + kv_s / self.parallel.pipeline)
+        stages = self._stages
+        return StepCost(gpu_s, host_s, bound, gpu_s if stages == 1 else stage_s + kv_s / stages)
 
-    def _decode_row(self, num_decodes: int) -> _Row:
-        fixed = self._row(padded_tokens(num_decodes, self.capture_sizes), num_decodes)
-        fixed = fixed.plus(Seconds(latency=self._attention_fixed_s(self.calibration.decode.t0_s)))
-        row = self._finish(fixed, num_decodes)
-        self._decode_rows[num_decodes] = row
-        return row
+    def _window_context(self, decodes: int, context: int, window_context: tuple[int, ...]) -> int:
+        """Tokens that windowed layers read; where the caller does not say, every context is cut at the
+        window.
+        """
+        return window_context[0] if window_context else min(context, decodes * self._window_tokens)
 
-    def _finish(self, fixed: Seconds, rows: int) -> _Row:
-        named = fixed._asdict()
-        bound = max(named, key=lambda term: named[term])
-        head_s = self._head(rows).total
-        stage = (fixed.total - head_s) / self.parallel.pipeline + head_s
-        return _Row(fixed, fixed.total, stage, named[bound], bound)
+    def _new_decodes(self, count: int) -> _Decodes:
+        layers = self._layers[padded_tokens(count, self.capture_sizes)]
+        head = self._heads[count]
+        batch = self._decode_kernel.batch(count)
+        extra_s = self._decode_fixed_s + self.model.num_layers * batch.extra_s
+        terms = self._sum(layers, head, extra_s)
+        largest = max(terms, key=lambda name: terms[name])
+        total_s = layers.total_s + head.total_s + extra_s + self.profile.step_gap_s
+        stage_s = (total_s - head.total_s) / self.parallel.pipeline + head.total_s
+        host_s = self.profile.step_host_s + count * self.profile.request_host_s
+        return _Decodes(total_s, stage_s, terms[largest], largest, host_s, batch)
+
+    def _sum(self, layers: Row, head: Row, fixed_s: float) -> dict[str, float]:
+        return {
+            "compute": layers.compute_s + head.compute_s,
+            "weights": layers.weights_s + head.weights_s,
+            "comm": layers.comm_s + head.comm_s,
+            "latency": layers.latency_s + head.latency_s + fixed_s + self.profile.step_gap_s,
+        }
 
     def terms(self, shape: StepShape) -> dict[str, float]:
         """Seconds of the step by what it waits for: compute, weights, kv, comm, latency, host."""
-        seconds = self._seconds(shape)
-        host_s = self.profile.step_host_s + shape.num_requests * self.profile.request_host_s
-        return seconds._asdict() | {"host": host_s}
+        compute_s, weights_s, kv_s, comm_s, latency_s = self._parts(shape)
+        return {
+            "compute": compute_s,
+            "weights": weights_s,
+            "kv": kv_s,
+            "comm": comm_s,
+            "latency": latency_s,
+            "host": self.profile.step_host_s + shape.num_requests * self.profile.request_host_s,
+        }
 
-    def _seconds(self, shape: StepShape) -> Seconds:
-        fit = self.calibration
-        fixed = self._row(padded_tokens(shape.num_tokens, self.capture_sizes), shape.num_sampled)
-        latency = compute = kv_s = 0.0
-        if shape.num_decodes:
-            latency += self._attention_fixed_s(fit.decode.t0_s)
-            window = shape.window_context_tokens[0] if shape.window_context_tokens else 0
-            kv_s = self._decode_attention_s(shape.num_decodes, shape.decode_context_tokens, window)
+    def _parts(self, shape: StepShape) -> tuple[float, float, float, float, float]:
+        """The terms of a step on the GPU in the order of `BOUNDS`."""
+        compute_s, weights_s, comm_s, latency_s, _ = self._layers[
+            padded_tokens(shape.num_tokens, self.capture_sizes)
+        ]
+        head = self._heads[shape.num_sampled]
+        compute_s += head.compute_s
+        weights_s += head.weights_s
+        comm_s += head.comm_s
+        latency_s += head.latency_s + self.profile.step_gap_s
+        kv_s = 0.0
+        decodes = shape.num_decodes
+        if decodes:
+            known = self._decodes.get(decodes)
+            if known is None:
+                known = self._decodes[decodes] = self._new_decodes(decodes)
+            batch, longest = known.batch, shape.max_decode_context_tokens
+            latency_s += self._decode_fixed_s + self.model.num_layers * batch.extra_s
+            kv_s = self._full_layers * batch_seconds(batch, shape.decode_context_tokens, longest)
+            if self._window_layers:
+                context = self._window_context(
+                    decodes, shape.decode_context_tokens, shape.window_context_tokens
+                )
+                longest = min(longest, self._window_tokens)
+                kv_s += self._window_layers * batch_seconds(batch, context, longest)
         if shape.prefill_chunks:
-            latency += self._attention_fixed_s(fit.prefill.t0_s)
-            compute = sum(self._prefill_chunk_s(chunk, prefix) for chunk, prefix in shape.prefill_chunks)
-        return fixed.plus(Seconds(compute=compute, kv=kv_s, latency=latency))
+            attention_s, write_s = self._prefill(shape.prefill_chunks)
+            compute_s += attention_s
+            kv_s += write_s
+            latency_s += self._prefill_fixed_s
+        return compute_s, weights_s, kv_s, comm_s, latency_s
 
-    def _prefill_chunk_s(self, chunk: int, prefix: int) -> float:
-        spec = self.model
-        qk = spec.mla.qk_nope_head_dim + spec.mla.qk_rope_head_dim if spec.mla else spec.head_dim
-        v = spec.mla.v_head_dim if spec.mla else spec.head_dim
-        moved = (chunk + prefix) * self._kv_token_bytes + 2.0 * chunk * self._heads_per_gpu * (qk + v)
-        total = 0.0
-        for layers, window in (
-            (self._full_layers, None),
-            (self._window_layers, spec.sliding_window.tokens if spec.sliding_window else None),
-        ):
-            if layers:
-                flops = prefill_flops(chunk, prefix, self._heads_per_gpu, qk, v, window)
-                tokens = float(chunk + prefix)
-                total += layers * prefill_attention_s(flops, moved, tokens, self.gpu, self.calibration.prefill)
-        return total
+    def _prefill(self, chunks: Iterable[tuple[int, int]]) -> tuple[float, float]:
+        """(attention, KV write) seconds of all layers."""
+        attention_s, write_s = self._prefill_kernel.seconds(chunks)
+        if self._window_layers:
+            window_s, _ = self._window_prefill_kernel.seconds(chunks)
+            attention_s = self._full_layers * attention_s + self._window_layers * window_s
+        else:
+            attention_s = self._full_layers * attention_s
+        if self._prefix_s:
+            attention_s += self._prefix_s * sum(prefix for _, prefix in chunks)
+        return attention_s, self.model.num_layers * write_s
 
     def step(self, shape: StepShape) -> StepCost:
         """Cost of one step of any composition. Deterministic and pure."""
-        plain = not shape.prefill_chunks and shape.num_tokens == shape.num_decodes == shape.num_sampled
-        if plain and not shape.lora_tokens:
+        decodes = shape.num_decodes
+        if shape.num_tokens == decodes == shape.num_sampled and not shape.prefill_chunks:
             return self.decode_step(
-                shape.num_decodes,
+                decodes,
                 shape.decode_context_tokens,
                 shape.max_decode_context_tokens,
                 shape.window_context_tokens,
             )
-        seconds = self._seconds(shape)
-        gpu_s = seconds.total
+        parts = self._parts(shape)
+        gpu_s = max(sum(parts), self._eager_s)
+        largest_s = max(parts)
         host_s = self.profile.step_host_s + shape.num_requests * self.profile.request_host_s
-        named = seconds._asdict()
-        bound = max(named, key=lambda term: named[term])
-        if host_s > (gpu_s if self.async_scheduling else named[bound]):
+        bound = BOUNDS[parts.index(largest_s)]
+        if host_s > (gpu_s if self.async_scheduling else largest_s):
             bound = "host"
-        head_s = self._head(shape.num_sampled).total
-        return StepCost(gpu_s, host_s, bound, (gpu_s - head_s) / self.parallel.pipeline + head_s)
+        if self._stages == 1:
+            return StepCost(gpu_s, host_s, bound, gpu_s)
+        head_s = self._heads[shape.num_sampled].total_s
+        return StepCost(gpu_s, host_s, bound, (gpu_s - head_s) / self._stages + head_s)

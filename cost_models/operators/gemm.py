@@ -1,30 +1,95 @@
-"""Matrix products: the linear layers of the model."""
+"""Matrix products: the linear layers, as tiles in waves over the SMs against one pass over the operands."""
 
 from __future__ import annotations
 
-from cost_models.calibration import GemmParams
+from typing import NamedTuple
+
+import numpy as np
+
 from cost_models.gpus import Gpu
-from cost_models.operators.roofline import pnorm
-from cost_models.shapes import Seconds
+from cost_models.operators.roofline import Floats, pnorm
+from cost_models.parameters import GemmParams
+
+# Output tiles that the vendor libraries ship for 16-bit products, and the split-K factors they try.
+_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128))
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+_CANDIDATES = np.array([(rows, cols, split) for rows, cols in _TILES for split in _SPLITS], dtype=np.float64)
+_LARGEST_TILE = (256.0, 128.0)
 
 
-def gemm(
-    m: int, n: int, k: int, gpu: Gpu, params: GemmParams, *, weight_bytes: float = 2.0, compute: str = "bf16"
-) -> Seconds:
-    """Seconds of C[m,n] = A[m,k] · B[k,n] with B a weight of `weight_bytes` bytes an element.
+class GemmTime(NamedTuple):
+    """Seconds per product beyond `t0_s`, and whether arithmetic (rather than memory) limits it."""
 
-    t0 + pnorm(2·m·n·k / (peak · ec), (m·k·a + k·n·w + m·n·2) / (bw · em), p) with `a` = 1 byte for fp8 and int8
-    activations, else 2; + quantisation of the activations where the parameters have it. The time beyond t0 counts
-    as compute or as weights, whichever limit is the larger.
+    work_s: Floats
+    compute_bound: Floats
+
+
+def gemm_time(
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    gpu: Gpu,
+    params: GemmParams,
+    *,
+    weight_bytes: float = 2.0,
+    compute: str = "bf16",
+) -> GemmTime:
+    """Time of C[m,n] = A[m,k] · B[k,n] beyond the kernel's fixed time, elementwise over arrays of shape
+    (rows,).
+
+    For a tile of r x c outputs and split-K s: waves w = ceil(m/r)·ceil(n/c)·s / SMs; a wave takes
+    2·r·c·(k/s + prologue) / (peak/SMs · ec · eff), eff = r·c / (r·c + edge·(r + c)) relative to the largest
+    tile; memory takes (m·k·a + k·n·weight_bytes + 2·m·n) / (bw · em) with a = 1 for 8-bit activations, else
+    2. The tile and split with the smallest pnorm(waves, memory) is taken, as a library's heuristic would.
+    Textbook tile and wave quantisation (NVIDIA, Matrix Multiplication Background user's guide), parameters
+    fitted.
     """
-    if m <= 0:
-        return Seconds()
-    activation_bytes = 1.0 if compute in ("fp8", "int8") else 2.0
-    compute_s = 2.0 * m * n * k / (gpu.peak_flop_per_s(compute) * params.compute_efficiency)
+    activation_bytes = 1.0 if compute in ("fp8", "int8", "fp4") else 2.0
+    peak = gpu.peak_flop_per_s(compute)
     moved_bytes = activation_bytes * m * k + weight_bytes * n * k + 2.0 * m * n
     memory_s = moved_bytes / (gpu.memory_bytes_per_s * params.memory_efficiency)
-    work_s = pnorm(compute_s, memory_s, params.exponent)
-    work_s += params.quantize_bytes * m * k / gpu.memory_bytes_per_s
-    if compute_s > memory_s:
-        return Seconds(compute=work_s, latency=params.t0_s)
-    return Seconds(weights=work_s, latency=params.t0_s)
+    ideal_s = 2.0 * m * n * k / peak
+    speed = 1.0 - params.throttle * ideal_s / (ideal_s + params.throttle_s)
+    rows, cols, split = (column[:, None] for column in _CANDIDATES.T)
+    area = rows * cols
+    relative = (
+        area / (area + params.edge_elements * (rows + cols)) / _largest_tile_efficiency(params.edge_elements)
+    )
+    waves = np.ceil(m / rows) * np.ceil(n / cols) * split / gpu.sm_count
+    quantization = params.wave_quantization
+    waves = (1.0 - quantization) * np.maximum(waves, 1.0) + quantization * np.ceil(waves)
+    wave_s = 2.0 * area * (k / split + params.prologue_elements) * gpu.sm_count
+    compute_s = waves * wave_s / (peak * params.compute_efficiency * relative * speed)
+    work_s = pnorm(compute_s, np.broadcast_to(memory_s, compute_s.shape), params.exponent)
+    work_s = work_s + np.where(split > 1.0, params.split_s, 0.0)
+    best = np.argmin(work_s, axis=0)
+    columns = np.arange(len(best))
+    chosen = work_s[best, columns] + params.quantize_passes * m * k / gpu.memory_bytes_per_s
+    return GemmTime(chosen, (compute_s[best, columns] > memory_s).astype(np.float64))
+
+
+def _largest_tile_efficiency(edge_elements: float) -> float:
+    rows, cols = _LARGEST_TILE
+    return rows * cols / (rows * cols + edge_elements * (rows + cols))
+
+
+def gemm_s(
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    gpu: Gpu,
+    params: GemmParams,
+    *,
+    weight_bytes: float = 2.0,
+    compute: str = "bf16",
+) -> Floats:
+    """Whole seconds of the products, fixed time included."""
+    return params.t0_s + gemm_time(m, n, k, gpu, params, weight_bytes=weight_bytes, compute=compute).work_s
+
+
+def gemm_datasheet_s(
+    m: Floats, n: Floats, k: Floats, gpu: Gpu, *, weight_bytes: float, compute: str
+) -> Floats:
+    """The roofline that no product beats: max(FLOPs / peak, bytes / bandwidth) at datasheet figures."""
+    moved_bytes = weight_bytes * (m * k + n * k) + 2.0 * m * n
+    return np.maximum(2.0 * m * n * k / gpu.peak_flop_per_s(compute), moved_bytes / gpu.memory_bytes_per_s)

@@ -1,0 +1,186 @@
+"""The part of a forward pass that depends on the number of tokens alone: linear layers, experts, small
+kernels, communication. Computed for many token counts at once and remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from cost_models.calibration import Calibration
+from cost_models.dtypes import WeightDtype
+from cost_models.gpus import Gpu
+from cost_models.layers import attention_linears, ffn_linears, head_parameters
+from cost_models.models import Model
+from cost_models.operators.collectives import all_reduce_s, nccl_s, send_recv_s
+from cost_models.operators.gemm import gemm_time
+from cost_models.operators.moe import experts_touched, moe_s
+from cost_models.operators.roofline import Floats, pnorm
+from cost_models.parallel import Parallelism
+
+
+class Row(NamedTuple):
+    """Seconds of one token count: by what they wait for, and their sum."""
+
+    compute_s: float
+    weights_s: float
+    comm_s: float
+    latency_s: float
+    total_s: float
+
+
+class RowTable:
+    """Rows by token count, filled a block at a time when first asked for."""
+
+    BLOCK = 128
+
+    def __init__(self, compute: Callable[[Floats], Floats]) -> None:
+        """`compute` maps an array of counts, shape (n,), to seconds of shape (4, n) in the order of `Row`."""
+        self._compute = compute
+        self._blocks: dict[int, list[Row]] = {}
+
+    def __getitem__(self, count: int) -> Row:
+        block, index = divmod(count, self.BLOCK)
+        rows = self._blocks.get(block)
+        if rows is None:
+            counts = np.arange(block * self.BLOCK, (block + 1) * self.BLOCK, dtype=np.float64)
+            seconds = self._compute(counts)
+            if block == 0:
+                seconds[:, 0] = 0.0
+            columns = np.vstack([seconds, seconds.sum(axis=0)])
+            rows = self._blocks[block] = [Row(*map(float, column)) for column in columns.T]
+        return rows[index]
+
+
+class ForwardPass:
+    """Times of one model on one kind of GPU, per engine (all its tensor-parallel ranks run in step)."""
+
+    def __init__(
+        self, spec: Model, part: Gpu, parallel: Parallelism, weights: WeightDtype, fitted: Calibration
+    ) -> None:
+        self.spec = spec
+        self.gpu = part
+        self.parallel = parallel
+        self.weights = weights
+        self.fitted = fitted
+        self._linears = attention_linears(spec, parallel, weights) + ffn_linears(spec, parallel, weights)
+
+    def layers(self, tokens: Floats) -> Floats:
+        """Embedding and all layers without attention kernels; (4, n) seconds in the order of `Row`."""
+        seconds = np.zeros((4, len(tokens)))
+        for linear in self._linears:
+            self._add_linear(seconds, tokens, linear.n, linear.k, linear.count, linear.quantized)
+        if self.spec.moe:
+            self._add_experts(seconds, tokens)
+        self._add_small_kernels(seconds, tokens)
+        seconds[2] += self._communication_s(tokens)
+        return seconds
+
+    def head(self, rows: Floats) -> Floats:
+        """Final norm, vocabulary projection, gathering the logits and sampling, for `rows` sampled rows."""
+        seconds = np.zeros((4, len(rows)))
+        tp, vocab = self.parallel.tensor, head_parameters(self.spec, self.parallel) // self.spec.hidden
+        self._add_linear(seconds, rows, vocab, self.spec.hidden, 1, quantized=False)
+        # Greedy or random sampling: softmax, exponential noise and argmax over 32-bit logits.
+        self._add_kernels(seconds, 3.0, 2.0 * 4.0 * rows * self.spec.vocab)
+        self._add_kernels(seconds, 1.0, 2.0 * 4.0 * rows * self.spec.hidden)
+        if tp > 1:
+            gathered = 2.0 * rows * self.spec.vocab
+            params = self.fitted.nccl["all_gather"]
+            seconds[2] += nccl_s("all_gather", gathered, 0.0 * rows + tp, self.gpu, params)
+        return seconds
+
+    def _add_linear(
+        self, seconds: Floats, tokens: Floats, n: int, k: int, count: int, quantized: bool
+    ) -> None:
+        compute, size = (self.weights.compute, self.weights.bytes_per_weight) if quantized else ("bf16", 2.0)
+        table = self.fitted.gemm
+        fallback = table["fp8"] if compute == "fp4" else table["bf16"]
+        params = table.get(compute, fallback)
+        ones = np.ones_like(tokens)
+        time = gemm_time(tokens, n * ones, k * ones, self.gpu, params, weight_bytes=size, compute=compute)
+        seconds[0] += count * np.where(time.compute_bound, time.work_s, 0.0)
+        seconds[1] += count * np.where(time.compute_bound, 0.0, time.work_s)
+        seconds[3] += count * params.t0_s
+
+    def _add_experts(self, seconds: Floats, tokens: Floats) -> None:
+        moe, parallel, dtype, params = self.spec.moe, self.parallel, self.weights, self.fitted.moe
+        assert moe is not None
+        quantized = dtype.scope != "none"
+        size = dtype.bytes_per_weight if quantized else 2.0
+        compute = dtype.compute if quantized else "bf16"
+        ones = np.ones_like(tokens)
+        # With expert parallelism every data-parallel engine brings its tokens, assumed alike.
+        spread = parallel.expert > 1
+        shared = tokens * parallel.data if spread else tokens
+        ranks = parallel.expert if spread else 1
+        rows = shared * moe.top_k / ranks
+        touched = experts_touched(shared, moe.num_experts, moe.top_k) / ranks
+        inner = moe.intermediate if spread else moe.intermediate / parallel.tensor
+        work_s = moe_s(
+            shared,
+            rows,
+            touched,
+            moe.num_experts * ones,
+            self.spec.hidden * ones,
+            inner * ones,
+            moe.top_k * ones,
+            self.gpu,
+            params,
+            weight_bytes=size,
+            compute=compute,
+        )
+        work_s = work_s - params.t0_s
+        flops_s = 6.0 * rows * self.spec.hidden * inner / self.gpu.peak_flop_per_s(compute)
+        bytes_s = touched * 3.0 * self.spec.hidden * inner * size / self.gpu.memory_bytes_per_s
+        compute_bound = flops_s / params.compute_efficiency > bytes_s / params.memory_efficiency
+        seconds[0] += moe.num_layers * np.where(compute_bound, work_s, 0.0)
+        seconds[1] += moe.num_layers * np.where(compute_bound, 0.0, work_s)
+        seconds[3] += moe.num_layers * max(params.t0_s - self.fitted.launch_gap_s, 0.0)
+
+    def _add_kernels(self, seconds: Floats, count: float, moved_bytes: Floats) -> None:
+        """`count` elementwise kernels as the compiler fuses them: a floor, and bytes at a streaming
+        kernel's speed.
+
+        What passes the floor counts as compute: it grows with the tokens as the products do.
+        """
+        fit = self.fitted
+        stream_s = moved_bytes / (self.gpu.memory_bytes_per_s * fit.fused_memory_efficiency)
+        beyond_s = pnorm(stream_s, 0.0 * stream_s + fit.graph_floor_s, 2.0) - fit.graph_floor_s
+        seconds[0] += count * beyond_s
+        seconds[3] += count * fit.graph_floor_s
+
+    def _add_small_kernels(self, seconds: Floats, tokens: Floats) -> None:
+        """Embedding; per layer two norms (each with its residual), rope (with any query and key norm),
+        activation.
+        """
+        spec, tp = self.spec, self.parallel.tensor
+        row = 2.0 * tokens
+        heads = spec.num_heads // tp + (1 if spec.mla else 2 * self.parallel.kv_heads_per_gpu(spec))
+        dim = spec.mla.qk_nope_head_dim + spec.mla.qk_rope_head_dim if spec.mla else spec.head_dim
+        self._add_kernels(seconds, 1.0, 2.0 * row * spec.hidden)
+        self._add_kernels(seconds, 2.0 * spec.num_layers, 4.0 * row * spec.hidden)
+        self._add_kernels(seconds, (2.0 if spec.qk_norm else 1.0) * spec.num_layers, 2.0 * row * heads * dim)
+        if spec.mla:
+            self._add_kernels(seconds, 2.0 * spec.num_layers, 2.0 * row * spec.mla.latent_dim)
+        inner = (spec.ffn_matrices * spec.intermediate) / tp
+        self._add_kernels(seconds, spec.num_dense_layers, row * inner)
+
+    def _communication_s(self, tokens: Floats) -> Floats:
+        spec, parallel, fit = self.spec, self.parallel, self.fitted
+        hidden_bytes = 2.0 * tokens * spec.hidden
+        seconds = np.zeros_like(tokens)
+        if parallel.tensor > 1:
+            gpus = 0.0 * tokens + parallel.tensor
+            one = all_reduce_s(hidden_bytes, gpus, self.gpu, fit.all_reduce, fit.nccl["all_reduce"])
+            seconds = seconds + (2 * spec.num_layers + 1) * one
+        if parallel.expert > 1 and parallel.data > 1:
+            gpus = 0.0 * tokens + parallel.expert
+            everything = hidden_bytes * parallel.data
+            gather = nccl_s("all_gather", everything, gpus, self.gpu, fit.nccl["all_gather"])
+            scatter = nccl_s("reduce_scatter", everything, gpus, self.gpu, fit.nccl["reduce_scatter"])
+            seconds = seconds + spec.num_moe_layers * (gather + scatter)
+        if parallel.pipeline > 1:
+            seconds = seconds + (parallel.pipeline - 1) * send_recv_s(hidden_bytes, fit.send_recv)
+        return seconds

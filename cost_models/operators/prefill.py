@@ -1,0 +1,132 @@
+"""Prefill attention: chunks of new tokens attend causally to themselves and to the prefix already cached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cost_models.gpus import Gpu
+from cost_models.operators.roofline import Floats, pnorm, soft_max
+from cost_models.parameters import PrefillParams
+
+KV_WRITE_ELEMENTS = (
+    512.0  # Writing KV costs per element up to this many a token; beyond, bytes decide (measured).
+)
+
+
+def prefill_attention_s(
+    sequences: Floats,
+    chunk: Floats,
+    heads: Floats,
+    kv_heads: Floats,
+    head_dim: Floats,
+    gpu: Gpu,
+    params: PrefillParams,
+    *,
+    prefix: Floats | float = 0.0,
+    kv_element_bytes: Floats | float = 2.0,
+) -> Floats:
+    """Seconds of causal attention of `sequences` equal chunks, elementwise; for fitting, so L2 reuse counts.
+
+    Thread blocks of `tile_rows` query rows walk the keys up to their diagonal: prefix + (chunk + tile)/2 on
+    average. t = t0 + pnorm(pnorm(waves · block, longest block, p), IO, p_io) + KV write, where a block
+    takes 4·tile·dim·(keys + prologue) / (peak/SMs · ec), IO is Q, O, K, V and the prefix once over bw · em,
+    and the KV write is tokens · heads(up to 4 of 128) · tau + bytes read and written / (bw · ew).
+    """
+    group = heads / kv_heads if params.packs_heads else np.ones_like(heads)
+    blocks = sequences * (heads / group) * np.ceil(chunk * group / params.tile_rows)
+    keys = prefix + np.minimum(chunk, 0.5 * (chunk + params.tile_rows / group))
+    key_s = (
+        4.0 * params.tile_rows * head_dim * gpu.sm_count / (gpu.bf16_flop_per_s * params.compute_efficiency)
+    )
+    waves = blocks / gpu.sm_count
+    waves = (1.0 - params.wave_quantization) * waves + params.wave_quantization * np.ceil(waves)
+    busy_s = waves * key_s * (keys + params.prologue_tokens)
+    longest_s = key_s * (prefix + chunk + params.prologue_tokens)
+    tokens = sequences * chunk
+    io_bytes = 4.0 * tokens * (heads + kv_heads) * head_dim
+    io_bytes = io_bytes + 2.0 * kv_element_bytes * sequences * prefix * kv_heads * head_dim
+    missing = np.clip(io_bytes / (params.l2_fraction * gpu.l2_bytes) - 1.0, 0.0, 1.0)
+    slowness = 1.0 / params.l2_speedup + (1.0 - 1.0 / params.l2_speedup) * missing
+    io_s = slowness * io_bytes / (gpu.memory_bytes_per_s * params.memory_efficiency)
+    write_bytes = 2.0 * (2.0 + kv_element_bytes) * tokens * kv_heads * head_dim
+    write_s = slowness * write_bytes / (gpu.memory_bytes_per_s * params.kv_write_efficiency)
+    elements = np.minimum(kv_heads * head_dim, KV_WRITE_ELEMENTS)
+    write_s = write_s + tokens * elements / 128.0 * params.kv_write_head_s
+    main_s = pnorm(pnorm(busy_s, longest_s, params.exponent), io_s, params.io_exponent)
+    return params.t0_s + main_s + write_s
+
+
+@dataclass(slots=True)
+class PrefillKernel:
+    """The same formula for one layer of one model, for chunks of any lengths in one launch, without L2 reuse.
+
+    qk_dim and v_dim differ for MLA; `kv_heads` and `kv_dim` say what is read and written per token and
+    head. A layer with a sliding window sees at most `window` keys.
+    """
+
+    gpu: Gpu
+    params: PrefillParams
+    heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    kv_element_bytes: float = 2.0
+    window: int | None = None
+    _group: float = field(init=False)
+    _row_s: float = field(init=False)
+    _io_token_s: float = field(init=False)
+    _prefix_token_s: float = field(init=False)
+    _write_token_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        gpu, params = self.gpu, self.params
+        self._group = self.heads / self.kv_heads if params.packs_heads else 1.0
+        flop_per_s = gpu.bf16_flop_per_s * params.compute_efficiency
+        self._row_s = 2.0 * params.tile_rows * (self.qk_dim + self.v_dim) * gpu.sm_count / flop_per_s
+        kv_elements = self.kv_heads * (self.qk_dim + self.v_dim)
+        bandwidth = gpu.memory_bytes_per_s
+        q_elements = self.heads * (self.qk_dim + self.v_dim)
+        self._io_token_s = 2.0 * (q_elements + kv_elements) / (bandwidth * params.memory_efficiency)
+        self._prefix_token_s = self.kv_element_bytes * kv_elements / (bandwidth * params.memory_efficiency)
+        write_bytes = (2.0 + self.kv_element_bytes) * kv_elements
+        self._write_token_s = write_bytes / (bandwidth * params.kv_write_efficiency)
+        self._write_token_s += min(kv_elements / 2.0, KV_WRITE_ELEMENTS) / 128.0 * params.kv_write_head_s
+
+    def seconds(self, chunks: Iterable[tuple[int, int]]) -> tuple[float, float]:
+        """(attention, KV write) seconds beyond fixed time for (chunk, prefix) tokens of each sequence in
+        the step.
+        """
+        params, group, window = self.params, self._group, self.window
+        half_tile = params.tile_rows / group
+        prologue = params.prologue_tokens
+        blocks = work = longest = prefix_tokens = 0.0
+        tokens = 0
+        for chunk, prefix in chunks:
+            own = math.ceil(chunk * group / params.tile_rows) * self.heads / group
+            keys = prefix + min(float(chunk), 0.5 * (chunk + half_tile))
+            reach = float(prefix + chunk)
+            if window is not None and reach > window:
+                keys, reach, prefix = min(keys, float(window)), float(window), min(prefix, window)
+            blocks += own
+            work += own * (keys + prologue)
+            longest = max(longest, reach)
+            tokens += chunk
+            prefix_tokens += prefix
+        waves = blocks / self.gpu.sm_count
+        quantized = 1.0 + params.wave_quantization * (math.ceil(waves) / waves - 1.0) if waves else 1.0
+        busy_s = work / self.gpu.sm_count * quantized * self._row_s
+        longest_s = self._row_s * (longest + prologue)
+        io_s = tokens * self._io_token_s + prefix_tokens * self._prefix_token_s
+        main_s = soft_max(soft_max(busy_s, longest_s, params.exponent), io_s, params.io_exponent)
+        return main_s, tokens * self._write_token_s
+
+
+def prefill_flops(chunk: int, prefix: int, heads: int, qk_dim: int, v_dim: int) -> float:
+    """FLOPs of causal attention of `chunk` new tokens behind `prefix` old ones: 2·heads·(qk+v)·q·(prefix +
+    q/2).
+    """
+    return 2.0 * heads * (qk_dim + v_dim) * chunk * (prefix + 0.5 * chunk)
