@@ -1,1 +1,37 @@
-"""Scenarios in, results out: the SimPy world in which the real scheduler meets the cost models."""
+"""Scenarios in, results out: the SimPy world in which the real scheduler meets the cost models.
+
+The public names, for notebooks and scripts:
+
+    from sim import load_scenario, simulate
+    result = simulate(load_scenario("quickstart", ["workload.rate_per_s=12"]))
+    result.summary, result.requests, result.steps
+
+They load on first use, so that the command line starts quickly.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.errors import Fault, InputError
+    from sim.scenario import Scenario, load_scenario
+    from sim.simulate import RunResult, simulate
+
+__all__ = ["Fault", "InputError", "RunResult", "Scenario", "load_scenario", "simulate"]
+
+_HOMES = {
+    "Fault": "sim.errors",
+    "InputError": "sim.errors",
+    "RunResult": "sim.simulate",
+    "Scenario": "sim.scenario",
+    "load_scenario": "sim.scenario",
+    "simulate": "sim.simulate",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sim' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name]), name)
