@@ -1,8 +1,8 @@
 """Laws that hold between any two steps, checked on request.
 
-`check(engine)` looks at everything the engine knows and raises `InvariantError` with the numbers of the first law
-that does not hold; `check_step(engine, output)` looks at one planned step. Both only read. They cost time in
-proportion to blocks and requests, so they run in tests and when a simulation is asked to check itself.
+`check(engine)` looks at everything the engine knows and raises `InvariantError` with the numbers of the first
+law that does not hold; `check_step(engine, output)` looks at one planned step. Both only read. They cost time
+in proportion to blocks and requests, so they run in tests and when a simulation is asked to check itself.
 """
 
 from __future__ import annotations
@@ -97,11 +97,13 @@ def _queues(engine: EngineCore) -> Iterator[str]:
 
 
 def _progress(engine: EngineCore) -> Iterator[str]:
-    """Computed tokens never exceed those known or in flight, and have slots; the unadmitted hold no blocks."""
+    """Computed tokens never exceed those known or in flight, and have slots; the unadmitted hold no
+    blocks.
+    """
     for request in engine.requests.values():
         computed = request.num_computed_tokens
         known = request.num_tokens + request.num_output_placeholders
-        if request.resumable and engine.config.speculative:
+        if engine.config.speculative and (request.resumable or request.is_finished):
             # accepted drafts behind a stop token are cut, but vLLM 0.16 leaves them counted as computed
             known += engine.config.speculative.num_speculative_tokens
         if not 0 <= computed <= known:

@@ -14,6 +14,7 @@ from itertools import islice
 
 from scheduler.async_scheduling import SyncBookkeeping
 from scheduler.connector import ExternalMatch
+from scheduler.errors import InvariantError
 from scheduler.gates import AdmissionGate
 from scheduler.kv_cache.coordinator import PrefixHits
 from scheduler.output import SchedulerOutput
@@ -197,6 +198,11 @@ class Scheduler:
         """Tokens for a request's first step; None if it must not be cut and does not fit."""
         config = self.state.config
         num_tokens = request.num_tokens - computed
+        if num_tokens <= 0:  # vLLM stops with an assertion here: a session restarted with drafts in flight
+            raise InvariantError(
+                f"request {request.request_id} is to be admitted with {computed} computed of "
+                f"{request.num_tokens} tokens"
+            )
         if 0 < config.long_prefill_token_threshold < num_tokens:
             num_tokens = config.long_prefill_token_threshold
         if not config.enable_chunked_prefill and num_tokens > output.token_budget:

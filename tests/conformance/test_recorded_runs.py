@@ -1,4 +1,6 @@
-"""The recorded runs of the real engine, replayed: every token, block id, queue order and output must be the same."""
+"""The recorded runs of the real engine, replayed: every token, block id, queue order and output must be the
+same.
+"""
 
 from __future__ import annotations
 

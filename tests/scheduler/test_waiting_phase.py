@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scheduler import Request, SchedulerConfig
 from scheduler.policies import PriorityOrder
 from scheduler.queues import HeapQueue
@@ -92,13 +94,8 @@ def test_a_request_with_a_grammar_waits_for_it_and_keeps_its_place() -> None:
 
 
 def test_an_empty_configuration_is_refused_with_its_numbers() -> None:
-    try:
+    with pytest.raises(ValueError, match="max_num_seqs must be at least 1, not 0"):
         SchedulerConfig(max_num_seqs=0)
-    except ValueError as error:
-        assert "max_num_seqs" in str(error)
-        assert "0" in str(error)
-    else:
-        raise AssertionError("max_num_seqs=0 was accepted")
 
 
 def test_a_user_can_order_the_queue_and_choose_victims() -> None:
