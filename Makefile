@@ -31,7 +31,7 @@ conform: $(VENV)/.installed       ## replay the recorded engine runs
 	$(BIN)/dryserve conform tests/golden
 
 notebooks: $(VENV)/.installed-dev ## run the notebooks and keep their outputs
-	$(BIN)/jupytext --to ipynb --execute notebooks/*.py
+	$(BIN)/python notebooks/execute.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dryserve needs Python 3.11 or newer; try: make PYTHON=python3.11")'
