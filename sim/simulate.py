@@ -31,7 +31,7 @@ def simulate(
 ) -> RunResult:
     """Run a scenario from start to end, or to its horizon.
 
-    `check` verifies the laws after every step (slow) and raises `InvariantError` where one is broken.
+    `check` verifies the laws while it runs (slow) and raises `InvariantError` where one is broken.
     `progress(time_s, ended, requests)` is called now and then. Without `keep_steps` the table of steps stays
     empty and memory small; the summary is the same. Raises `InputError` for a scenario that cannot be run.
     """

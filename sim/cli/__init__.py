@@ -55,15 +55,21 @@ for command in (run, report, fit, conform, scenarios):
     app.command()(command)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"dryserve {version('dryserve')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+    ),
 ) -> None:
-    if version:
-        from importlib.metadata import version as version_of
-
-        typer.echo(f"dryserve {version_of('dryserve')}")
-        raise typer.Exit
+    pass
 
 
 def main() -> None:

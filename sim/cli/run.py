@@ -20,7 +20,7 @@ def run(
         typer.Option("--set", metavar="A.B=C", help="Override a field, such as workload.rate_per_s=12."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for results; the run gets its own below.")] = Path("runs"),
-    check: Annotated[bool, typer.Option("--check", help="Verify the laws after every step (slow).")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Verify the laws while it runs (slow).")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write tables only, no figures.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print summary.json in place of the screen.")

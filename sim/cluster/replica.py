@@ -11,27 +11,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Protocol
 
 from simpy import Environment, Event
 
-from cost_models import StepCost, StepShape
 from cost_models.shapes import BOUNDS
 from scheduler import EngineCore, FinishReason, Request, SchedulerOutput
 from sim.cluster.gpu import GpuQueue
 from sim.cluster.model_runner import ModelRunner
 from sim.cluster.progress import ProgressGuard
-from sim.cluster.step_shape import step_shape, token_split
+from sim.cluster.step_shape import StepTimer, time_step
 from sim.recorder import Recorder
 
 _BOUND_INDEX = {name: index for index, name in enumerate(BOUNDS)}
-
-
-class StepTimer(Protocol):
-    """What a replica needs of a cost model: `cost_models.StepCostModel`, or a constant of a test."""
-
-    def step(self, shape: StepShape) -> StepCost:
-        """Seconds of one step."""
 
 
 @dataclass(slots=True)
@@ -139,14 +130,13 @@ class Replica:
             if not self._in_flight:
                 self._guard.on_empty_schedule(engine, preempted=bool(output.preempted))
             return False
-        shape = step_shape(output, self._windows)
-        cost = self._timer.step(shape)
+        cost, split = time_step(self._timer, output, self._windows)
         start_s = max(now, self._gpu.entry_s)
         self._host_free_s = max(now, self._host_free_s) + cost.host_s
         end_s = self._gpu.run(self._host_free_s, cost)
         kv = engine.kv_cache
         row = (
-            *token_split(output, shape),
+            *split,
             engine.num_running,
             engine.num_waiting,
             kv.num_used_blocks,

@@ -7,9 +7,36 @@ are a prefill chunk. (The last single token of a prompt attends to its context e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from cost_models import StepShape
+from cost_models import StepCost, StepShape
 from scheduler import SchedulerOutput
+
+
+class StepTimer(Protocol):
+    """What a replica needs of a cost model: `cost_models.StepCostModel`, or a constant of a test."""
+
+    def step(self, shape: StepShape) -> StepCost:
+        """Seconds of any step."""
+
+    def decode_step(
+        self, num_decodes: int, decode_context_tokens: int, max_decode_context_tokens: int
+    ) -> StepCost:
+        """The same as `step` for a step of sampling decodes alone, from its sums."""
+
+
+def time_step(
+    timer: StepTimer, output: SchedulerOutput, windows: Sequence[int]
+) -> tuple[StepCost, tuple[int, int, int]]:
+    """What a non-empty step costs, and its tokens by kind (see `token_split`)."""
+    before = output.num_computed_before
+    num_requests = len(before)
+    plain = output.total_num_scheduled_tokens == num_requests and all(output.samples)
+    if plain and not windows and not output.num_recomputed_tokens:
+        cost = timer.decode_step(num_requests, sum(before) + num_requests, max(before) + 1)
+        return cost, (num_requests, 0, 0)
+    shape = step_shape(output, windows)
+    return timer.step(shape), token_split(output, shape)
 
 
 def step_shape(output: SchedulerOutput, windows: Sequence[int] = ()) -> StepShape:

@@ -14,8 +14,9 @@ from sim.cluster.laws import LawChecks
 from sim.cluster.load_generator import LoadGenerator
 from sim.cluster.model_runner import ModelRunner
 from sim.cluster.progress import ProgressGuard
-from sim.cluster.replica import Batch, Replica, StepTimer
+from sim.cluster.replica import Batch, Replica
 from sim.cluster.router import Router
+from sim.cluster.step_shape import StepTimer
 from sim.recorder import Recorder, Status
 from sim.workload import Workload
 
@@ -73,7 +74,7 @@ class World:
         self._router = router
         self._num_ended = 0
         self._progress: Progress | None = None
-        self._laws = LawChecks(spec.scheduler, self.recorder, num_replicas) if check else None
+        self._laws = LawChecks(self.recorder, num_replicas) if check else None
         self._model = ModelRunner(ignore_eos=workload.ignore_eos)
         self._client = LoadGenerator(self._env, self._table, workload.max_concurrency, self._send)
         self.replicas = [self._replica(index, spec) for index in range(num_replicas)]
@@ -105,8 +106,7 @@ class World:
             for request in replica.requests.values():
                 self._log_counts(request)
         if self._laws is not None:
-            in_replicas = sum(replica.num_outstanding for replica in self.replicas)
-            self._laws.at_end(self.rejections.total(), self._client.num_sent, in_replicas)
+            self._laws.at_end(self.rejections.total(), self._client.num_sent, self.replicas)
         return float(self._env.now)
 
     def _send(self, request_id: int, due_s: float) -> None:

@@ -26,6 +26,11 @@ class FixedTimer:
     num_stages: int = 1
     shapes: list[StepShape] = field(default_factory=list)
 
+    def decode_step(self, decodes: int, context: int, longest: int) -> StepCost:
+        return self.step(
+            StepShape(decodes, decodes, context, longest, num_sampled=decodes, num_requests=decodes)
+        )
+
     def step(self, shape: StepShape) -> StepCost:
         self.shapes.append(shape)
         gpu_s = self.gpu_s(shape) if callable(self.gpu_s) else self.gpu_s
