@@ -1,4 +1,4 @@
-"""`dryserve calibrate`: fit a GPU's cost model to measured operators, or check the shipped fits against them."""
+"""`dryserve calibrate`: fit a GPU's cost model to measured operators, or check the fits that are there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def calibrate(
     """Fit the cost model of a GPU to measured kernel times, or check a fit.
 
     A folder may hold tables of matrix products, attention, mixture-of-experts blocks, collectives and small
-    kernels; each is known by its columns. One shape in five is held out of every fit, and the errors shown are
+    kernels; each is known by its columns. One shape in five is held out of every fit; the errors shown are
     of those. `dryserve calibrate --check DIR` judges the calibrations of every GPU that DIR has rows of.
     """
     from cost_models import CostModelError
