@@ -42,8 +42,8 @@ def check_step(engine: EngineCore, output: SchedulerOutput) -> None:
 def _blocks(engine: EngineCore) -> Iterator[str]:
     """Free + referenced = total; reference counts equal holders; no block is both free and held."""
     pool = engine.kv_cache.pool
-    free = list(pool.free_queue)
-    referenced = sum(1 for count in pool.ref_counts if count > 0)
+    free, ref_counts = list(pool.free_queue), pool.ref_counts
+    referenced = sum(1 for count in ref_counts if count > 0)
     if len(free) != pool.free_queue.size:
         yield f"the free queue has {len(free)} blocks but counts {pool.free_queue.size}"
     if len(free) + referenced != pool.num_blocks - 1:
@@ -53,11 +53,11 @@ def _blocks(engine: EngineCore) -> Iterator[str]:
         for table in request.block_tables:
             held.update(block for block in table if block != NULL_BLOCK)
     for block in range(pool.num_blocks):
-        if held[block] != pool.ref_counts[block]:
-            yield f"block {block} has reference count {pool.ref_counts[block]} but {held[block]} holders"
+        if held[block] != ref_counts[block]:
+            yield f"block {block} has reference count {ref_counts[block]} but {held[block]} holders"
     for block, times in Counter(free).items():
-        if times > 1 or pool.ref_counts[block] or block == NULL_BLOCK:
-            yield f"block {block} is {times} times in the free queue with {pool.ref_counts[block]} references"
+        if times > 1 or ref_counts[block] or block == NULL_BLOCK:
+            yield f"block {block} is {times} times in the free queue with {ref_counts[block]} references"
 
 
 def _prefix_cache(engine: EngineCore) -> Iterator[str]:

@@ -8,9 +8,13 @@ the output will be in the end is not known here.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from scheduler.status import RequestStatus, check_move
 from scheduler.tokens import TokenRange, TokenRuns
+
+if TYPE_CHECKING:
+    from scheduler.kv_cache.runs import BlockRun
 
 EOS_TOKEN_ID = 2
 """The end-of-sequence token of the pretended models."""
@@ -27,6 +31,7 @@ class Request:
     __slots__ = (
         "arrival_time",
         "block_keys",
+        "block_runs",
         "block_tables",
         "cache_salt",
         "client_index",
@@ -138,6 +143,8 @@ class Request:
         self.hashed_shift = 0
         self.block_tables: list[list[int]] = []
         """Block ids per KV group; empty while the request holds none."""
+        self.block_runs: list[BlockRun] = []
+        """The parts of the table that nobody shares, in a plain KV cache (see `kv_cache.runs`)."""
         self.num_cached_blocks: list[int] = []
         """Leading blocks per KV group that have been entered in the prefix cache."""
         self.next_full_tokens = 0

@@ -18,7 +18,7 @@ from __future__ import annotations
 from scheduler.request import Request
 from scheduler.tokens import TokenRange
 
-_ROOM_BITS = 24
+ROOM_BITS = 24
 
 _Origin = tuple[int | None, tuple[TokenRange, ...], str | None, str | None]
 
@@ -56,7 +56,7 @@ class BlockHasher:
             run_end = starts[run + 1] if run + 1 < len(starts) else request.num_tokens
             if begin + size <= run_end:
                 if index == 0 and request.lora_name is None and request.cache_salt is None:
-                    key = shifts[run] << _ROOM_BITS
+                    key = shifts[run] << ROOM_BITS
                 elif index and request.hashed_shift == shifts[run]:
                     key = keys[-1] + 1
                 else:
@@ -70,6 +70,16 @@ class BlockHasher:
                 index += 1
             request.hashed_shift = shifts[run]
 
+    def goes_on(self, request: Request) -> bool:
+        """Whether each key still to be made is the one before it plus one."""
+        tokens = request.tokens
+        known = len(request.block_keys)
+        return (
+            known > 0
+            and tokens.starts[-1] <= known * self.block_size
+            and request.hashed_shift == tokens.shifts[-1]
+        )
+
     def _number(self, request: Request, begin: int) -> int:
         pieces = request.tokens.pieces(begin, begin + self.block_size)
         origin: _Origin
@@ -78,4 +88,4 @@ class BlockHasher:
         else:
             origin = (None, pieces, request.lora_name, request.cache_salt)
         numbers = self._numbers
-        return -(numbers.setdefault(origin, len(numbers) + 1) << _ROOM_BITS)
+        return -(numbers.setdefault(origin, len(numbers) + 1) << ROOM_BITS)

@@ -1,52 +1,172 @@
 """The plain KV cache: one group of full attention, which is what most models have.
 
-Everything is as in the coordinator; only the two things that happen to a decoding request every few steps, a
-new block and a full one, are spelled out without the detour over groups.
+It decides as the coordinator does, without the detour over groups, and its blocks move in runs (see `runs`): what
+a request holds alone is taken, entered in the prefix cache and freed at a price per run, not per block.
 """
 
 from __future__ import annotations
 
 from scheduler.config import GroupKind, KVCacheConfig
-from scheduler.kv_cache.coordinator import KVCache
+from scheduler.kv_cache.coordinator import KVCache, PrefixHits
+from scheduler.kv_cache.runs import BlockRun, RunPool
 from scheduler.request import Request
 
 
 class PlainKVCache(KVCache):
     """A `KVCache` whose only group is full attention, hashed block by block."""
 
+    pool: RunPool
+
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        *,
+        max_model_len: int,
+        num_lookahead_tokens: int = 0,
+        drop_last_hit: bool = False,
+    ) -> None:
+        super().__init__(
+            config,
+            max_model_len=max_model_len,
+            num_lookahead_tokens=num_lookahead_tokens,
+            drop_last_hit=drop_last_hit,
+        )
+        self.pool = RunPool(config.num_blocks)
+        self.block_size = config.groups[0].block_size
+
+    def find_hits(self, request: Request) -> PrefixHits:
+        """See `KVCache.find_hits`."""
+        self.hasher.extend(request)
+        size, keys = self.block_size, request.block_keys
+        limit = (request.num_tokens - 1) // size
+        hits: list[int] = []
+        while len(hits) < limit:
+            found = self.pool.find_chain(keys, len(hits), limit)
+            if not found:
+                break
+            hits += found
+        if self.drop_last_hit and hits:
+            hits.pop()
+        return PrefixHits([hits], len(hits) * size)
+
+    def allocate(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        *,
+        num_lookahead_tokens: int = 0,
+        hits: PrefixHits | None = None,
+        num_external_tokens: int = 0,
+        enter_cache: bool = True,
+    ) -> bool:
+        """See `KVCache.allocate`."""
+        pool, size = self.pool, self.block_size
+        hit_blocks = hits.blocks[0] if hits else []
+        tokens = request.num_computed_tokens + len(hit_blocks) * size + num_external_tokens + num_new_tokens
+        slots = min(tokens + num_lookahead_tokens, self.max_model_len)
+        held = len(request.block_tables[0]) if request.block_tables else 0
+        missing = max(-(-slots // size) - held - len(hit_blocks), 0)
+        needed = missing + pool.num_free_of(hit_blocks) if hit_blocks else missing
+        if needed > pool.free_queue.size:
+            return False
+        if not request.block_tables:
+            pool.touch(hit_blocks)
+            request.block_tables = [hit_blocks]
+            request.block_runs = [BlockRun(request, len(hit_blocks))]
+            request.num_cached_blocks = [len(hit_blocks)]
+            self.holders[request.request_id] = request
+        if missing:
+            request.block_tables[0] += pool.take(missing)
+        if self.caching and enter_cache:
+            self.enter(request, min(tokens, request.num_tokens))
+        self._note_quiet(request, tokens - num_new_tokens, num_new_tokens)
+        return True
+
     def grow(self, request: Request, num_new_tokens: int, num_lookahead_tokens: int = 0) -> bool:
         """See `KVCache.grow`."""
-        size = self.hasher.block_size
+        size = self.block_size
         table = request.block_tables[0]
-        tokens = request.num_computed_tokens + num_new_tokens
-        slots = min(tokens + num_lookahead_tokens, self.max_model_len)
-        missing = -(-slots // size) - len(table)
+        computed = request.num_computed_tokens
+        tokens = computed + num_new_tokens
+        missing = -(-min(tokens + num_lookahead_tokens, self.max_model_len) // size) - len(table)
         if missing > 0:
             if missing > self.pool.free_queue.size:
                 return False
             table += self.pool.take(missing)
-        recomputing = tokens < request.high_water_tokens
-        until = len(table) * size - num_lookahead_tokens
         if self.caching:
             known = min(tokens, request.num_tokens)
             if known >= request.next_full_tokens:
                 self.enter(request, known)
-            until = min(until, request.next_full_tokens - 1)
-        request.kv_quiet_until = 0 if recomputing else min(until, self.max_model_len - 1)
+        self._note_quiet(request, computed, num_new_tokens)
         return True
+
+    def _note_quiet(self, request: Request, computed: int, num_tokens: int) -> None:
+        until = len(request.block_tables[0]) * self.block_size - self.num_lookahead_tokens
+        if self.caching:
+            until = min(until, request.next_full_tokens - 1)
+        recomputing = computed + num_tokens < request.high_water_tokens
+        request.kv_quiet_until = 0 if recomputing else min(until, self.max_model_len - 1)
 
     def enter(self, request: Request, num_tokens: int) -> None:
         """See `KVCache.enter`."""
-        size = self.hasher.block_size
+        size = self.block_size
         first, full = request.num_cached_blocks[0], num_tokens // size
-        keys, table, enter = request.block_keys, request.block_tables[0], self.pool.enter
+        if full > first:
+            self._enter_blocks(request, first, full)
+            request.num_cached_blocks[0] = full
+        else:
+            full = first
+        request.next_full_tokens = (full + 1) * size
+
+    def _enter_blocks(self, request: Request, first: int, full: int) -> None:
+        """Enter the blocks `first` … `full` - 1 of a table: they are in its last run, or begin one."""
+        keys, run = request.block_keys, request.block_runs[-1]
+        if run.first_key is not None:
+            known = min(len(keys), full) - 1
+            if keys[known] - run.first_key == known - run.start and (
+                known == full - 1 or self.hasher.goes_on(request)
+            ):
+                return
         if len(keys) < full:
             self.hasher.extend(request)
-        for i in range(first, full):
-            enter(table[i], keys[i], 0)
-        full = max(first, full)
-        request.num_cached_blocks[0] = full
-        request.next_full_tokens = (full + 1) * size
+        table, pool = request.block_tables[0], self.pool
+        i = first
+        while i < full:
+            if run.first_key is None and not pool.claim(run, keys[i]):
+                pool.enter(table[i], keys[i])
+                i += 1
+                run.start = i
+                continue
+            assert run.first_key is not None
+            offset = run.first_key - run.start
+            while i < full and keys[i] == offset + i:
+                i += 1
+            if i < full:
+                run.end = i
+                run = BlockRun(request, i)
+                request.block_runs.append(run)
+
+    def free(self, request: Request) -> None:
+        """See `KVCache.free`."""
+        if request.block_tables:
+            self.pool.release(request.block_tables[0], request.block_runs)
+            request.block_tables = []
+            request.block_runs = []
+            request.num_cached_blocks = []
+            request.kv_quiet_until = 0
+            del self.holders[request.request_id]
+
+    def num_common_prefix_blocks(self, request: Request) -> list[int]:
+        """See `KVCache.num_common_prefix_blocks`."""
+        if not self.caching or not request.block_tables:
+            return [0]
+        ref_counts = self.pool.ref_counts
+        count = 0
+        for block in request.block_tables[0]:
+            if ref_counts[block] != len(self.holders):
+                break
+            count += 1
+        return [count]
 
 
 def build_kv_cache(

@@ -1,0 +1,374 @@
+"""Blocks in runs: the block pool of a plain KV cache, at a price per run where nobody can tell the difference.
+
+Most blocks are never shared: a request takes them, fills them with one text, and gives them back as it took them.
+Such a *run* needs no reference counts, and its keys are consecutive, so one number describes them all; in
+the free queue it is a single node. A block becomes a *single*, with a count and a key of its own, when somebody
+else meets it: by a prefix hit, or by computing the same text. Ids, the order of the free queue, hits and
+evictions are those of `pool.BlockPool`, block for block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from scheduler.kv_cache.hashes import ROOM_BITS
+from scheduler.kv_cache.pool import NULL_BLOCK
+from scheduler.request import Request
+
+_OPEN = 1 << 62
+
+
+class BlockRun:
+    """Consecutive blocks of one table that nobody else holds.
+
+    Held: the blocks `start` … `end` - 1 of `holder`'s table (an open run reaches to the table's end). Free:
+    `blocks`, in table order, of which the first `num_keyed` can be hit. The i-th keyed block has the key
+    `first_key` + i; None if there is none.
+    """
+
+    __slots__ = ("blocks", "end", "first_key", "holder", "num_keyed", "start")
+
+    def __init__(self, holder: Request | None, start: int) -> None:
+        self.holder = holder
+        self.start = start
+        self.end = _OPEN
+        self.first_key: int | None = None
+        self.blocks: list[int] = []
+        self.num_keyed = 0
+
+    def keyed(self) -> int:
+        """How many of its blocks can be hit."""
+        if self.first_key is None:
+            return 0
+        if self.holder is None:
+            return self.num_keyed
+        return min(self.holder.num_cached_blocks[0], self.end) - self.start
+
+
+class RunQueue:
+    """The free queue: a doubly linked list of single blocks and of runs, which are handed out last block first.
+
+    A run's node is its first block. Block 0 marks both ends, as in `free_queue.FreeQueue`.
+    """
+
+    __slots__ = ("following", "previous", "runs", "size")
+
+    def __init__(self, num_blocks: int) -> None:
+        self.following = [0] * num_blocks
+        self.previous = [0] * num_blocks
+        self.runs: dict[int, BlockRun] = {}
+        self.size = 0
+
+    def append(self, node: int) -> None:
+        """Put a node behind the tail; the caller keeps `size`."""
+        tail = self.previous[0]
+        self.following[tail] = node
+        self.previous[node] = tail
+        self.following[node] = 0
+        self.previous[0] = node
+
+    def insert_before(self, node: int, place: int) -> None:
+        """Put a node in front of another one."""
+        before = self.previous[place]
+        self.following[before] = node
+        self.previous[node] = before
+        self.following[node] = place
+        self.previous[place] = node
+
+    def remove(self, node: int) -> None:
+        """Take a node out, wherever it stands."""
+        after, before = self.following[node], self.previous[node]
+        self.following[before] = after
+        self.previous[after] = before
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        node = self.following[0]
+        while node:
+            run = self.runs.get(node)
+            if run is None:
+                yield node
+            else:
+                yield from reversed(run.blocks)
+            node = self.following[node]
+
+
+class RunPool:
+    """The blocks of one engine whose only KV group is full attention. Same laws as `BlockPool`."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.free_queue = RunQueue(num_blocks)
+        self.num_cached_free = 0
+        self.num_evictions = 0
+        self.num_freed = 0
+        self._runs: dict[int, BlockRun] = {}
+        """The run with keys of each chain, by the chain's number (a key without its last `ROOM_BITS` bits)."""
+        self._singles: dict[int, dict[int, int | dict[int, None]]] = {}
+        """Single blocks by chain and key; several blocks with one key in the order in which they were entered."""
+        self._counts = [0] * num_blocks
+        self._keys: list[int | None] = [None] * num_blocks
+        self.catch_up: Callable[[Request], None] | None = None
+        """Called before a holder's `num_cached_blocks` is relied on, by whoever keeps it up to date lazily."""
+        first = BlockRun(None, 0)
+        first.blocks = list(range(num_blocks - 1, 0, -1))
+        self._append_run(first)
+
+    # --- out of the free queue and back -----------------------------------------------------------------
+
+    def take(self, count: int) -> list[int]:
+        """Hand out `count` blocks from the head of the free queue; those that carry a key are evicted."""
+        queue = self.free_queue
+        queue.size -= count
+        taken: list[int] = []
+        while count > 0:
+            head = queue.following[0]
+            run = queue.runs.get(head)
+            if run is None:
+                queue.remove(head)
+                if self._keys[head] is not None:
+                    self.num_cached_free -= 1
+                    self.num_evictions += 1
+                    self._forget_single(head)
+                taken.append(head)
+                count -= 1
+                continue
+            blocks = run.blocks
+            left = len(blocks) - count
+            if left > 0:
+                taken += blocks[: left - 1 : -1]
+                del blocks[left:]
+                count = 0
+            else:
+                taken += blocks[::-1]
+                queue.remove(head)
+                del queue.runs[head]
+                count, left = -left, 0
+            if run.num_keyed > left:
+                self.num_cached_free -= run.num_keyed - left
+                self.num_evictions += run.num_keyed - left
+                self._keep_keyed(run, left)
+        return taken
+
+    def touch(self, singles: Iterable[int]) -> None:
+        """One more holder for each block that `find_run` or `share` has made a single."""
+        counts = self._counts
+        for block in singles:
+            if counts[block] == 0:
+                self.free_queue.remove(block)
+                self.free_queue.size -= 1
+                self.num_cached_free -= 1
+            counts[block] += 1
+
+    def num_free_of(self, singles: Iterable[int]) -> int:
+        """How many of these have no holder."""
+        counts = self._counts
+        return sum(1 for block in singles if not counts[block])
+
+    def release(self, table: list[int], runs: list[BlockRun]) -> None:
+        """Give a request's table back, last block first: its runs, and what lies between them as singles."""
+        end = len(table)
+        for run in reversed(runs):
+            if run.end < end:
+                self._release_singles(table[run.end : end])
+                end = run.end
+            if run.start < end:
+                run.num_keyed = run.keyed()
+                run.blocks = table[run.start : end] if run.start or end < len(table) else table
+                run.holder = None
+                self.num_freed += end - run.start
+                self.num_cached_free += run.num_keyed
+                self._append_run(run)
+                end = run.start
+        if end:
+            self._release_singles(table[:end])
+
+    def _append_run(self, run: BlockRun) -> None:
+        node = run.blocks[0]
+        self.free_queue.append(node)
+        self.free_queue.runs[node] = run
+        self.free_queue.size += len(run.blocks)
+
+    def _release_singles(self, blocks: list[int]) -> None:
+        queue, counts, keys = self.free_queue, self._counts, self._keys
+        for block in reversed(blocks):
+            count = counts[block] - 1
+            counts[block] = count
+            if count == 0:
+                queue.append(block)
+                queue.size += 1
+                self.num_freed += 1
+                if keys[block] is not None:
+                    self.num_cached_free += 1
+
+    # --- prefix cache -----------------------------------------------------------------------------------
+
+    def find_chain(self, keys: list[int], first: int, limit: int) -> list[int]:
+        """The blocks hit by `keys[first:limit]`, as far as they are found and belong to the chain of the first.
+
+        What is hit becomes single.
+        """
+        chain = keys[first] >> ROOM_BITS
+        singles, run = self._singles.get(chain), self._runs.get(chain)
+        found: list[int] = []
+        if singles is not None:
+            for key in keys[first:limit]:
+                block = singles.get(key)
+                if block is None:
+                    break
+                found.append(block if isinstance(block, int) else next(iter(block)))
+            first += len(found)
+        if run is not None and first < limit and keys[first] == run.first_key:
+            count = min(self._num_keyed(run), limit - first)
+            while keys[first + count - 1] != run.first_key + count - 1:
+                count -= 1
+            found += self.share(run, count)
+        return found
+
+    def claim(self, run: BlockRun, key: int) -> bool:
+        """Whether `run` may hold `key` and the keys after it alone; if not, its blocks must be entered one by one."""
+        chain = key >> ROOM_BITS
+        other = self._runs.get(chain)
+        if other is not None:
+            self.share(other, self._num_keyed(other))
+            return False
+        singles = self._singles.get(chain)
+        if singles is not None and max(singles) >= key:
+            return False
+        run.first_key = key
+        self._runs[chain] = run
+        return True
+
+    def enter(self, block: int, key: int) -> None:
+        """Enter a held block that no run claims: from now on it is a single."""
+        self._counts[block] = 1
+        self._add_single(block, key)
+
+    def share(self, run: BlockRun, count: int) -> list[int]:
+        """Make the first `count` keyed blocks of a run singles, and return them."""
+        first_key, keyed = run.first_key, run.keyed()
+        assert first_key is not None
+        if run.holder is not None:
+            shared = run.holder.block_tables[0][run.start : run.start + count]
+            run.start += count
+            for block in shared:
+                self._counts[block] = 1
+        else:
+            shared, run.blocks = run.blocks[:count], run.blocks[count:]
+            queue, node = self.free_queue, shared[0]
+            del queue.runs[node]
+            if run.blocks:
+                queue.runs[run.blocks[0]] = run
+                queue.insert_before(run.blocks[0], node)
+            for block in reversed(shared[1:]):
+                queue.insert_before(block, node)
+        for i, block in enumerate(shared):
+            self._add_single(block, first_key + i)
+        run.first_key = first_key + count
+        self._keep_keyed(run, keyed - count)
+        return shared
+
+    def _num_keyed(self, run: BlockRun) -> int:
+        if run.holder is not None and self.catch_up is not None:
+            self.catch_up(run.holder)
+        return run.keyed()
+
+    def _keep_keyed(self, run: BlockRun, num_keyed: int) -> None:
+        run.num_keyed = num_keyed
+        if not num_keyed:
+            assert run.first_key is not None
+            # The chain's number is that of any key the run has had, the one before `first_key` included.
+            del self._runs[run.first_key >> ROOM_BITS]
+            run.first_key = None
+
+    def _add_single(self, block: int, key: int) -> None:
+        self._keys[block] = key
+        cached = self._singles.setdefault(key >> ROOM_BITS, {})
+        found = cached.setdefault(key, block)
+        if found is not block:
+            if isinstance(found, dict):
+                found[block] = None
+            else:
+                cached[key] = {found: None, block: None}
+
+    def _forget_single(self, block: int) -> None:
+        key = self._keys[block]
+        assert key is not None
+        self._keys[block] = None
+        chain = key >> ROOM_BITS
+        cached = self._singles[chain]
+        found = cached[key]
+        if isinstance(found, dict):
+            del found[block]
+            if len(found) == 1:
+                cached[key] = next(iter(found))
+        else:
+            del cached[key]
+            if not cached:
+                del self._singles[chain]
+
+    def forget(self, block: int) -> None:
+        """Take a block out of the prefix cache; others with the same key stay."""
+        for run in list(self._runs.values()):
+            if block in self._keyed_blocks(run):
+                self.share(run, self._num_keyed(run))
+        if self._keys[block] is not None:
+            self._forget_single(block)
+
+    def forget_all(self) -> None:
+        """Empty the prefix cache (no block may be held). The order of the free queue does not change."""
+        for run in self._runs.values():
+            run.num_keyed, run.first_key = 0, None
+        self._runs.clear()
+        self._singles.clear()
+        self._keys = [None] * self.num_blocks
+        self.num_cached_free = 0
+
+    # --- for those who look from outside; these cost time in proportion to blocks -------------------------
+
+    def find(self, key: int, group: int = 0) -> int:
+        """The earliest entered block with this key, `NULL_BLOCK` if there is none."""
+        found = self._singles.get(key >> ROOM_BITS, {}).get(key)
+        if found is not None:
+            return found if isinstance(found, int) else next(iter(found))
+        run = self._runs.get(key >> ROOM_BITS)
+        if run is not None and run.first_key is not None and 0 <= key - run.first_key < self._num_keyed(run):
+            return self._keyed_blocks(run)[key - run.first_key]
+        return NULL_BLOCK
+
+    def cached_blocks(self) -> Iterator[int]:
+        """Every block that can be hit."""
+        for cached in self._singles.values():
+            for found in cached.values():
+                if isinstance(found, int):
+                    yield found
+                else:
+                    yield from found
+        for run in self._runs.values():
+            yield from self._keyed_blocks(run)
+
+    @property
+    def key_of_block(self) -> list[int | None]:
+        """The key of each block, None where it cannot be hit."""
+        keys = self._keys.copy()
+        for run in self._runs.values():
+            assert run.first_key is not None
+            for i, block in enumerate(self._keyed_blocks(run)):
+                keys[block] = run.first_key + i
+        return keys
+
+    @property
+    def ref_counts(self) -> list[int]:
+        """The number of holders of each block."""
+        counts = [count or 1 for count in self._counts]
+        counts[NULL_BLOCK] = 0
+        for block in self.free_queue:
+            counts[block] = 0
+        return counts
+
+    def _keyed_blocks(self, run: BlockRun) -> list[int]:
+        if run.holder is not None:
+            return run.holder.block_tables[0][run.start : run.start + self._num_keyed(run)]
+        return run.blocks[: run.num_keyed]
