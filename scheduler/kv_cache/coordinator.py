@@ -14,7 +14,7 @@ from scheduler.kv_cache.chunked_local import ChunkedLocalManager
 from scheduler.kv_cache.hashes import BlockHasher
 from scheduler.kv_cache.mamba import AlignedMambaManager, MambaManager
 from scheduler.kv_cache.manager import NEVER, GroupManager, shorten
-from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool
+from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool, Pool
 from scheduler.kv_cache.sliding import SlidingManager
 from scheduler.request import Request
 
@@ -68,13 +68,14 @@ class KVCache:
         self.num_lookahead_tokens = num_lookahead_tokens
         self.caching = config.enable_caching
         self.drop_last_hit = drop_last_hit
-        self.pool = BlockPool(config.num_blocks, len(config.groups))
+        pool = BlockPool(config.num_blocks, len(config.groups))
+        self.pool: Pool = pool
         self.hasher = BlockHasher(config.hash_block_size)
         self.managers = [
             _manager_class(spec)(
                 spec,
                 index,
-                self.pool,
+                pool,
                 max(spec.block_size // config.hash_block_size, 1),
                 config.enable_caching,
             )

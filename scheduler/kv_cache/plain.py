@@ -1,7 +1,7 @@
 """The plain KV cache: one group of full attention, which is what most models have.
 
-It decides as the coordinator does, without the detour over groups, and its blocks move in runs (see `runs`): what
-a request holds alone is taken, entered in the prefix cache and freed at a price per run, not per block.
+It decides as the coordinator does, without the detour over groups, and its blocks move in runs (see `runs`):
+what a request holds alone is taken, entered in the prefix cache and freed at a price per run, not per block.
 """
 
 from __future__ import annotations
@@ -142,8 +142,7 @@ class PlainKVCache(KVCache):
             while i < full and keys[i] == offset + i:
                 i += 1
             if i < full:
-                run.end = i
-                run = BlockRun(request, i)
+                run = pool.close(run, i)
                 request.block_runs.append(run)
 
     def free(self, request: Request) -> None:

@@ -1,15 +1,16 @@
-"""Blocks in runs: the block pool of a plain KV cache, at a price per run where nobody can tell the difference.
+"""Blocks in runs: the pool of a plain KV cache, at a price per run where nobody can tell the difference.
 
-Most blocks are never shared: a request takes them, fills them with one text, and gives them back as it took them.
-Such a *run* needs no reference counts, and its keys are consecutive, so one number describes them all; in
-the free queue it is a single node. A block becomes a *single*, with a count and a key of its own, when somebody
-else meets it: by a prefix hit, or by computing the same text. Ids, the order of the free queue, hits and
-evictions are those of `pool.BlockPool`, block for block.
+Most blocks are never shared: a request takes them, fills them with one text, and gives them back as it took
+them. Such a *run* needs no reference counts, and its keys are consecutive, so one number describes them all;
+in the free queue it is a single node. A block becomes a *single*, with a count and a key of its own, when
+somebody else meets it: by a prefix hit, or by computing the same text. Ids, the order of the free queue, hits
+and evictions are those of `pool.BlockPool`, block for block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from scheduler.kv_cache.hashes import ROOM_BITS
 from scheduler.kv_cache.pool import NULL_BLOCK
@@ -45,8 +46,18 @@ class BlockRun:
         return min(self.holder.num_cached_blocks[0], self.end) - self.start
 
 
+class RunWatcher(Protocol):
+    """Somebody who brings the `num_cached_blocks` of holders up to date only when it matters."""
+
+    def catch_up(self, holder: Request) -> None:
+        """Others look at this request's blocks: its `num_cached_blocks` must be right now."""
+
+    def note_met(self, holder: Request) -> None:
+        """Others compute the same text: the request's next block can no longer be entered unseen."""
+
+
 class RunQueue:
-    """The free queue: a doubly linked list of single blocks and of runs, which are handed out last block first.
+    """The free queue: a doubly linked list of single blocks and of runs, handed out last block first.
 
     A run's node is its first block. Block 0 marks both ends, as in `free_queue.FreeQueue`.
     """
@@ -105,13 +116,12 @@ class RunPool:
         self.num_evictions = 0
         self.num_freed = 0
         self._runs: dict[int, BlockRun] = {}
-        """The run with keys of each chain, by the chain's number (a key without its last `ROOM_BITS` bits)."""
+        """The run in each chain of keys, by the chain's number: a key without its last `ROOM_BITS` bits."""
         self._singles: dict[int, dict[int, int | dict[int, None]]] = {}
-        """Single blocks by chain and key; several blocks with one key in the order in which they were entered."""
+        """Single blocks by chain and key; several with one key in the order in which they were entered."""
         self._counts = [0] * num_blocks
         self._keys: list[int | None] = [None] * num_blocks
-        self.catch_up: Callable[[Request], None] | None = None
-        """Called before a holder's `num_cached_blocks` is relied on, by whoever keeps it up to date lazily."""
+        self.watcher: RunWatcher | None = None
         first = BlockRun(None, 0)
         first.blocks = list(range(num_blocks - 1, 0, -1))
         self._append_run(first)
@@ -149,8 +159,14 @@ class RunPool:
             if run.num_keyed > left:
                 self.num_cached_free -= run.num_keyed - left
                 self.num_evictions += run.num_keyed - left
-                self._keep_keyed(run, left)
+                run.num_keyed = left
+                if not left:
+                    self._strip(run)
         return taken
+
+    def num_holders(self, block: int) -> int:
+        """Holders of a block that is held."""
+        return self._counts[block] or 1
 
     def touch(self, singles: Iterable[int]) -> None:
         """One more holder for each block that `find_run` or `share` has made a single."""
@@ -174,8 +190,10 @@ class RunPool:
             if run.end < end:
                 self._release_singles(table[run.end : end])
                 end = run.end
+            run.num_keyed = run.keyed()
+            if not run.num_keyed and run.first_key is not None:
+                self._strip(run)
             if run.start < end:
-                run.num_keyed = run.keyed()
                 run.blocks = table[run.start : end] if run.start or end < len(table) else table
                 run.holder = None
                 self.num_freed += end - run.start
@@ -206,7 +224,7 @@ class RunPool:
     # --- prefix cache -----------------------------------------------------------------------------------
 
     def find_chain(self, keys: list[int], first: int, limit: int) -> list[int]:
-        """The blocks hit by `keys[first:limit]`, as far as they are found and belong to the chain of the first.
+        """The blocks hit by `keys[first:limit]`, as far as found and in the chain of the first.
 
         What is hit becomes single.
         """
@@ -222,17 +240,22 @@ class RunPool:
             first += len(found)
         if run is not None and first < limit and keys[first] == run.first_key:
             count = min(self._num_keyed(run), limit - first)
-            while keys[first + count - 1] != run.first_key + count - 1:
+            while count and keys[first + count - 1] != run.first_key + count - 1:
                 count -= 1
-            found += self.share(run, count)
+            if count:
+                found += self.share(run, count)
         return found
 
     def claim(self, run: BlockRun, key: int) -> bool:
-        """Whether `run` may hold `key` and the keys after it alone; if not, its blocks must be entered one by one."""
+        """Whether `run` may hold `key` and the keys after it alone; if not, blocks must be entered singly."""
         chain = key >> ROOM_BITS
         other = self._runs.get(chain)
         if other is not None:
             self.share(other, self._num_keyed(other))
+            if other.first_key is not None:
+                self._strip(other)
+            if other.holder is not None and self.watcher is not None:
+                self.watcher.note_met(other.holder)
             return False
         singles = self._singles.get(chain)
         if singles is not None and max(singles) >= key:
@@ -241,13 +264,24 @@ class RunPool:
         self._runs[chain] = run
         return True
 
+    def close(self, run: BlockRun, end: int) -> BlockRun:
+        """The run ends before block `end` of its table, where another text begins; returns that text's."""
+        run.end = end
+        if run.start == end:
+            self._strip(run)
+        return BlockRun(run.holder, end)
+
     def enter(self, block: int, key: int) -> None:
         """Enter a held block that no run claims: from now on it is a single."""
         self._counts[block] = 1
         self._add_single(block, key)
 
     def share(self, run: BlockRun, count: int) -> list[int]:
-        """Make the first `count` keyed blocks of a run singles, and return them."""
+        """Make the first `count` keyed blocks of a run singles, and return them.
+
+        What is left stays a run. An open one keeps its place in the chain even without keys: its holder goes
+        on.
+        """
         first_key, keyed = run.first_key, run.keyed()
         assert first_key is not None
         if run.holder is not None:
@@ -267,21 +301,22 @@ class RunPool:
         for i, block in enumerate(shared):
             self._add_single(block, first_key + i)
         run.first_key = first_key + count
-        self._keep_keyed(run, keyed - count)
+        run.num_keyed = keyed - count
+        if count == keyed and (run.holder is None or run.end != _OPEN):
+            self._strip(run)
         return shared
 
     def _num_keyed(self, run: BlockRun) -> int:
-        if run.holder is not None and self.catch_up is not None:
-            self.catch_up(run.holder)
+        if run.holder is not None and self.watcher is not None:
+            self.watcher.catch_up(run.holder)
         return run.keyed()
 
-    def _keep_keyed(self, run: BlockRun, num_keyed: int) -> None:
-        run.num_keyed = num_keyed
-        if not num_keyed:
-            assert run.first_key is not None
-            # The chain's number is that of any key the run has had, the one before `first_key` included.
-            del self._runs[run.first_key >> ROOM_BITS]
-            run.first_key = None
+    def _strip(self, run: BlockRun) -> None:
+        """The run has no keys any more, and none reserved."""
+        assert run.first_key is not None
+        del self._runs[run.first_key >> ROOM_BITS]
+        run.first_key = None
+        run.num_keyed = 0
 
     def _add_single(self, block: int, key: int) -> None:
         self._keys[block] = key

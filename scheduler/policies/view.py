@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool
+from scheduler.kv_cache.pool import NULL_BLOCK, Pool
 from scheduler.request import Request
 
 
@@ -84,7 +84,7 @@ class VictimView(RequestView):
 
     __slots__ = ("_pool",)
 
-    def __init__(self, request: Request, pool: BlockPool) -> None:
+    def __init__(self, request: Request, pool: Pool) -> None:
         super().__init__(request)
         self._pool = pool
 
@@ -99,7 +99,7 @@ class RunningView(Sequence[VictimView]):
 
     __slots__ = ("_pool", "_running")
 
-    def __init__(self, running: Sequence[Request], pool: BlockPool) -> None:
+    def __init__(self, running: Sequence[Request], pool: Pool) -> None:
         self._running = running
         self._pool = pool
 
@@ -119,12 +119,11 @@ class RunningView(Sequence[VictimView]):
         return len(self._running)
 
 
-def unshared_blocks(request: Request, pool: BlockPool) -> list[int]:
+def unshared_blocks(request: Request, pool: Pool) -> list[int]:
     """Blocks that this request alone holds, over all KV groups."""
-    ref_counts = pool.ref_counts
     return [
         block
         for table in request.block_tables
         for block in table
-        if block != NULL_BLOCK and ref_counts[block] == 1
+        if block != NULL_BLOCK and pool.num_holders(block) == 1
     ]
