@@ -17,8 +17,8 @@ def streams(seed: int) -> Streams:
 
     The same name gives the same generator object again, so a stream continues where its last reader left
     it. A stream depends on the seed and its own name alone: neither on the order of asking nor on which other
-    names are in use. Names in use: `arrivals`, `lengths`, `lengths.components`, `prefixes`, `routing`,
-    `replica.<i>`.
+    names are in use. Names in use: `arrivals`, `lengths`, `lengths.components`, `prefixes`, `estimates`,
+    `routing`, `replica.<i>`.
     """
     made: dict[str, np.random.Generator] = {}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import cost_models
 from sim.errors import Fault, InputError
 from sim.scenario.engine import EngineSection
+from sim.scenario.policies import policy_faults, resolved_policies
 
 if TYPE_CHECKING:
     from sim.scenario.scenario import Scenario
@@ -20,7 +21,8 @@ def scenario_faults(scenario: Scenario) -> list[Fault]:
     """Every fault that takes more than one field, or the catalogues, to see."""
     faults = list(_time_faults(scenario))
     try:
-        return [*faults, *_limit_faults(scenario, resolved_engine(scenario))]
+        engine = resolved_engine(scenario)
+        return [*faults, *_limit_faults(scenario, engine), *policy_faults(scenario, engine)]
     except InputError as error:
         return [*faults, *error.faults]
 
@@ -40,7 +42,7 @@ def resolved_engine(scenario: Scenario) -> EngineSection:
     if budget is None:
         # without chunked prefill a default budget grows until the longest prompt fits into one step
         budget = max(defaults.max_num_batched_tokens, 0 if engine.enable_chunked_prefill else max_model_len)
-    filled: dict[str, int | float | bool] = {
+    filled: dict[str, object] = {
         "max_model_len": max_model_len,
         "max_num_batched_tokens": budget,
         "max_num_seqs": min(defaults.max_num_seqs, budget),  # a default never exceeds the budget
@@ -48,7 +50,8 @@ def resolved_engine(scenario: Scenario) -> EngineSection:
         "async_scheduling": defaults.async_scheduling,
     }
     given = {name for name in filled if getattr(engine, name) is not None}
-    return engine.model_copy(update={name: value for name, value in filled.items() if name not in given})
+    filled = {name: value for name, value in filled.items() if name not in given}
+    return engine.model_copy(update=filled | resolved_policies(engine, scenario.gpu))
 
 
 def _time_faults(scenario: Scenario) -> Iterator[Fault]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sim.scenario.policies import PreemptionModeSection, VictimPolicySection, WaitingOrderSection
 from sim.scenario.section import Section
 
 DEFAULT_NOTE = "; null = vLLM's default for this version and GPU"
@@ -60,6 +61,18 @@ class EngineSection(Section):
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], Field(description="order of the waiting queue and choice of victim")
     ] = "fcfs"
+    victim_policy: Annotated[
+        VictimPolicySection | None,
+        Field(description="who is preempted when KV blocks run out; null = as scheduling_policy implies"),
+    ] = None
+    waiting_order: Annotated[
+        WaitingOrderSection | None,
+        Field(description="who is admitted first; null = as scheduling_policy implies"),
+    ] = None
+    preemption_mode: Annotated[
+        PreemptionModeSection | None,
+        Field(description="what becomes of a preempted request's KV; null = recompute"),
+    ] = None
     async_scheduling: Annotated[
         bool | None, Field(description="schedule a step while the one before runs" + DEFAULT_NOTE)
     ] = None

@@ -49,7 +49,8 @@ def _plain_path(loc: Path, data: Data) -> Path:
     path: list[str | int] = []
     here = data
     for step in loc:
-        is_tag = isinstance(here, dict) and step not in here and here.get("kind") == step
+        kind = str(here.get("kind")) if isinstance(here, dict) and step not in here else ""
+        is_tag = kind == step or "." in kind  # a dotted path stands for the kind "plugin"
         if is_tag or step == "[key]":
             continue
         path.append(step)

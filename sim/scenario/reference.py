@@ -31,8 +31,9 @@ def _tables(section: dict[str, Any], path: str, defs: dict[str, Any], done: set[
     kind = section["properties"].get("kind", {})
     title = f"`{path}`" if path else "Top level"
     title += f", kind `{kind['const']}`" if "const" in kind else ""
-    yield f"\n## {title}\n\n{section.get('description', '')}\n\n"
-    yield "| field | type | default | bounds | meaning |\n|---|---|---|---|---|\n"
+    yield f"\n## {title}\n\n{section.get('description', '')}\n"
+    if any("const" not in field for field in section["properties"].values()):
+        yield "\n| field | type | default | bounds | meaning |\n|---|---|---|---|---|\n"
     required = section.get("required", [])
     for name, field in section["properties"].items():
         if "const" not in field:

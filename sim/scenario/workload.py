@@ -12,11 +12,24 @@ from sim.scenario.prefixes import PrefixesSection
 from sim.scenario.section import NonNegativeFloat, PositiveFloat, Rate, RequestCount, Section
 
 
+class LengthEstimateSection(Section):
+    """A guess at each output length, as a predictor would give it: the truth times lognormal noise."""
+
+    sigma: Annotated[
+        NonNegativeFloat,
+        Field(le=10, description="standard deviation of log(guess / truth); 0 = the guess is right"),
+    ]
+
+
 class RequestsSection(Section):
     """What every workload can say about its requests, wherever they come from."""
 
     prefixes: Annotated[
         PrefixesSection | None, Field(description="shared prefixes; null = all prompts differ")
+    ] = None
+    length_estimate: Annotated[
+        LengthEstimateSection | None,
+        Field(description="output lengths guessed in advance, for policies that go by them; null = none"),
     ] = None
     max_concurrency: Annotated[
         int | None,

@@ -17,6 +17,7 @@ from sim.scenario.workload import (
     BurstWorkload,
     ClosedLoopWorkload,
     OpenLoopSection,
+    RequestsSection,
     SyntheticSection,
     TraceWorkload,
 )
@@ -56,6 +57,7 @@ def build_workload(scenario: Scenario, streams: Streams, limits: Limits) -> Work
         priority=np.zeros(count, np.int32) if drawn.priority is None else drawn.priority.astype(np.int32),
         rejected=rejected,
         prompts=drawn.prompts,
+        expected_output_tokens=_guesses(section, output, streams),
     )
     return Workload(
         table=table,
@@ -64,6 +66,14 @@ def build_workload(scenario: Scenario, streams: Streams, limits: Limits) -> Work
         ignore_eos=section.ignore_eos,
         notes=drawn.notes + notes,
     )
+
+
+def _guesses(section: RequestsSection, output: Ints, streams: Streams) -> npt.NDArray[np.float64] | None:
+    """Output lengths as a predictor would see them: right in the median, wrong by lognormal noise."""
+    if section.length_estimate is None:
+        return None
+    noise = streams("estimates").standard_normal(len(output))
+    return output.astype(np.float64) * np.exp(section.length_estimate.sigma * noise)
 
 
 @dataclass(slots=True, eq=False)

@@ -17,6 +17,7 @@ class RequestTable:
 
     `arrival_s` counts from the start of the run. `rejected` marks requests longer than `max_model_len`: a
     server refuses them on arrival; they must be counted, never served. `session` is -1 for none.
+    `expected_output_tokens` are guesses that come with the requests, None where the workload has no guesses.
     """
 
     arrival_s: npt.NDArray[np.float64]
@@ -28,6 +29,7 @@ class RequestTable:
     priority: npt.NDArray[np.int32]
     rejected: npt.NDArray[np.bool_]
     prompts: Prompts
+    expected_output_tokens: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
