@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scheduler import lifecycle
+from scheduler.accounts import PreemptionAccounts
 from scheduler.async_scheduling import AsyncBookkeeping, SyncBookkeeping
 from scheduler.config import KVCacheConfig, SchedulerConfig
 from scheduler.connector import KVConnector, KVReport
@@ -21,13 +22,13 @@ from scheduler.kv_cache.plain import build_kv_cache
 from scheduler.lora import AdapterGate
 from scheduler.output import EngineCoreOutputs, SchedulerOutput
 from scheduler.policies import (
-    FairOrder,
+    AnyWaitingOrder,
     FcfsOrder,
     FcfsTail,
     LowestPriority,
+    PreemptionMode,
     PriorityOrder,
     VictimPolicy,
-    WaitingOrder,
 )
 from scheduler.queues import make_queue
 from scheduler.remote_loads import RemoteLoads
@@ -43,8 +44,9 @@ from scheduler.update import OutputUpdate
 class EngineCore:
     """A vLLM v1 engine without the model.
 
-    `waiting_order` and `victim_policy` replace the choices of `config.policy`; `connector` gives access to KV
-    outside the engine; `draft_validator` checks drafts against grammars.
+    `waiting_order` and `victim_policy` replace the choices of `config.policy`, `preemption_mode` is told of
+    preemptions; `connector` gives access to KV outside the engine; `draft_validator` checks drafts against
+    grammars.
     """
 
     def __init__(
@@ -52,8 +54,9 @@ class EngineCore:
         config: SchedulerConfig,
         kv_cache_config: KVCacheConfig,
         *,
-        waiting_order: WaitingOrder | FcfsOrder | FairOrder | None = None,
+        waiting_order: AnyWaitingOrder | None = None,
         victim_policy: VictimPolicy | None = None,
+        preemption_mode: PreemptionMode | None = None,
         connector: KVConnector | None = None,
         draft_validator: DraftValidator | None = None,
     ) -> None:
@@ -78,6 +81,8 @@ class EngineCore:
             connector,
             finished_by_client={} if config.include_finished_set else None,
         )
+        if preemption_mode is not None:
+            self.state.preemption_mode = preemption_mode
         self.draft_validator: DraftValidator = draft_validator or AcceptAll()
         self.sessions = Sessions(self.state)
         self.grammar_gate = GrammarGate()
@@ -169,6 +174,11 @@ class EngineCore:
     def num_preemptions(self) -> int:
         """Preemptions so far."""
         return self.state.num_preemptions
+
+    @property
+    def preemption_accounts(self) -> PreemptionAccounts:
+        """What preemptions have cost the requests that ever were preempted."""
+        return self.state.preemption_accounts
 
     @property
     def prefix_cache_stats(self) -> PrefixCacheStats:

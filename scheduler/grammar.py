@@ -35,6 +35,10 @@ class GrammarGate:
         """The grammar of this request can be used from now on."""
         self._ready.add(request_id)
 
+    def is_ready(self, request: Request) -> bool:
+        """Whether the request waits for its grammar in vain: it is there."""
+        return request.request_id in self._ready
+
     def holds_back(self, request: Request, output: SchedulerOutput) -> bool:
         """True while the grammar is not ready; then the request becomes an ordinary waiting one."""
         if request.status is not RequestStatus.WAITING_FOR_FSM:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
-from scheduler.policies import FairOrder, FcfsOrder, RequestView, WaitingOrder
+from scheduler.policies import AnyWaitingOrder, FairOrder, FcfsOrder, RequestView, WaitingOrder
 from scheduler.policies.fair import FairQueue
 from scheduler.request import Request
 
@@ -151,7 +151,7 @@ class HeapQueue:
             yield heapq.heappop(heap).request
 
 
-def make_queue(order: WaitingOrder | FcfsOrder | FairOrder) -> RequestQueue:
+def make_queue(order: AnyWaitingOrder) -> RequestQueue:
     """An empty queue that gives requests out in this order."""
     if isinstance(order, FcfsOrder):
         return FifoQueue()

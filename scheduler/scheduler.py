@@ -222,6 +222,8 @@ class Scheduler:
         )
         if allocated and looked_up:
             state.prefix_cache_stats.saved_tokens += hits.num_tokens
+            if request.num_preemptions:
+                state.preemption_accounts.came_back(request, hits.blocks, external.num_tokens)
             if state.connector is not None:
                 state.connector.note_allocated(request, external.num_tokens)
                 queried = request.num_tokens - hits.num_tokens

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from scheduler.accounts import PreemptionAccounts
 from scheduler.config import SchedulerConfig
 from scheduler.connector import KVConnector
 from scheduler.kv_cache.coordinator import KVCache
+from scheduler.policies.preemption_mode import PreemptionMode, Recompute
+from scheduler.policies.view import unshared_blocks
 from scheduler.queues import RequestQueue
 from scheduler.request import Request
 from scheduler.status import RequestStatus
@@ -61,6 +64,8 @@ class EngineState:
     failed_loads: set[int] = field(default_factory=set)
     """Loads under way or received in which some blocks turned out bad."""
     num_preemptions: int = 0
+    preemption_mode: PreemptionMode = field(default_factory=Recompute)
+    preemption_accounts: PreemptionAccounts = field(default_factory=PreemptionAccounts)
     num_sessions_idle: int = 0
     """Streaming sessions waiting for their next input: they are not unfinished work."""
 
@@ -70,6 +75,8 @@ class EngineState:
         The caller has removed it from the running list. Output tokens, block hashes and the cached-token
         count of its first scheduling are kept, and so are tokens in flight for it.
         """
+        self.preemption_mode.before_preemption(request)
+        self.preemption_accounts.preempted(request, unshared_blocks(request, self.kv_cache.pool))
         self.kv_cache.free(request)
         request.move_to(RequestStatus.PREEMPTED)
         request.high_water_tokens = max(request.high_water_tokens, request.num_computed_tokens)

@@ -5,6 +5,7 @@ the future. The defaults are vLLM's; `registry` finds the others by name.
 """
 
 from scheduler.policies.fair import FairOrder
+from scheduler.policies.preemption_mode import PreemptionMode, Recompute
 from scheduler.policies.registry import VICTIM_POLICIES, WAITING_ORDERS, UnknownPolicyError, policy_class
 from scheduler.policies.victim import (
     FcfsTail,
@@ -24,10 +25,14 @@ from scheduler.policies.waiting_order import (
     WaitingOrder,
 )
 
+AnyWaitingOrder = WaitingOrder | FcfsOrder | FairOrder
+"""What `scheduler.queues.make_queue` makes a queue for."""
+
 __all__ = [
     "VICTIM_POLICIES",
     "WAITING_ORDERS",
     "AgedPriorityOrder",
+    "AnyWaitingOrder",
     "FairOrder",
     "FcfsOrder",
     "FcfsTail",
@@ -35,7 +40,9 @@ __all__ = [
     "LeastComputed",
     "LowestPriority",
     "MostBlocksFreed",
+    "PreemptionMode",
     "PriorityOrder",
+    "Recompute",
     "RequestView",
     "RunningView",
     "ShortestJobFirst",

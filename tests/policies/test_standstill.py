@@ -1,0 +1,121 @@
+"""When nothing moves any more, the engine can say why, and it is never wrong about for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scheduler import EngineCore, ExternalMatch, KVCacheConfig, Request, RequestStatus, SchedulerConfig
+from scheduler.standstill import examine
+from sim.conformance.case import load_case
+from sim.conformance.replay import Replay
+from tests.policies.helpers import fresh
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "0.16.0"
+
+
+def test_the_recorded_deadlock_of_sessions_is_explained() -> None:
+    """Real vLLM hung here: sessions in the waiting queue hold 86 of 91 blocks behind a head that needs six."""
+    replay = Replay(load_case(GOLDEN / "streaming-4.json.gz"))
+    for _ in replay.records():
+        pass
+    found = examine(replay.engine)
+    assert (found.head, found.needed_blocks, found.free_blocks) == (35, 6, 5)
+    assert found.waits_for == (), "nothing from outside can help"
+    assert sum(holder.num_blocks for holder in found.holders) == 86
+    assert {holder.status for holder in found.holders} == {RequestStatus.WAITING}
+    assert str(found).startswith(
+        "request 35 at the head of the waiting queue needs 6 KV blocks; 5 blocks are free; "
+        "blocks are held by request 15 (WAITING) 18, request 1 (WAITING) 15,"
+    )
+
+
+def test_the_recorded_run_that_waits_for_a_lost_token_is_explained() -> None:
+    """A reset under asynchronous scheduling: the request counts a token in flight that no step will bring."""
+    replay = Replay(load_case(GOLDEN / "async_reset-1.json.gz"))
+    for _ in replay.records():
+        pass
+    found = examine(replay.engine)
+    assert found.head is None
+    assert found.reason == "request 5 runs and counts 1 tokens in flight that will never come"
+    assert found.waits_for == ()
+
+
+CASES = [
+    *("combined-18", "connector_async-0", "connector_async-1", "connector_fail-0", "connector_sync-4"),
+    *("fsm_spec-1", "stuck_head-0", "stuck_head-1", "streaming-4", "combined-30"),
+]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whoever_is_said_to_wait_for_nothing_never_moves_before_an_event(name: str) -> None:
+    """In recorded runs: after a verdict of for ever, every step is empty until the script interferes."""
+    case = load_case(GOLDEN / f"{name}.json.gz")
+    event_times = {event.t for event in case.events}
+    replay = Replay(case)
+    doomed, verdicts = False, 0
+    for record in replay.records():
+        if record["t"] in event_times:
+            doomed = False
+        scheduled = bool(record.get("sch"))
+        assert not (doomed and scheduled), f"step {record['t']} schedules something after all"
+        idle = not scheduled and not replay._in_flight and not record.get("pre")
+        if idle and replay.engine.has_unfinished_requests():
+            doomed = not examine(replay.engine).waits_for
+            verdicts += 1
+    assert verdicts
+
+
+def test_a_prompt_that_must_not_be_cut_and_exceeds_the_step_is_named() -> None:
+    config = SchedulerConfig(max_num_batched_tokens=64, enable_chunked_prefill=False)
+    engine = EngineCore(config, KVCacheConfig(50))
+    engine.add_request(fresh([100])[0])
+    assert not engine.schedule().requests
+    found = examine(engine)
+    assert found.reason == (
+        "request 0 at the head of the waiting queue needs more than the 64 tokens of a step, "
+        "and prompts must not be cut"
+    )
+    assert found.needed_blocks == 0
+    assert found.waits_for == ()
+
+
+def test_who_waits_for_a_grammar_is_not_in_a_deadlock() -> None:
+    engine = EngineCore(SchedulerConfig(), KVCacheConfig(50))
+    engine.add_request(Request(0, ((1, 5),), 4, needs_grammar=True))
+    assert not engine.schedule().requests
+    assert examine(engine).waits_for == (("grammar", 0),)
+    engine.grammar_ready(0)
+    assert engine.schedule().requests
+
+
+class _NeverKnows:
+    """A connector that has no answer yet."""
+
+    def match(self, request: Request, num_local_tokens: int) -> ExternalMatch | None:
+        return None
+
+    def note_allocated(self, request: Request, num_external_tokens: int) -> None: ...
+
+    def delays_free(self, request: Request) -> bool:
+        return False
+
+
+def test_who_waits_for_a_connectors_answer_is_not_in_a_deadlock() -> None:
+    engine = EngineCore(SchedulerConfig(), KVCacheConfig(50), connector=_NeverKnows())
+    engine.add_request(fresh([20])[0])
+    assert not engine.schedule().requests
+    found = examine(engine)
+    assert found.waits_for == (("connector", 0),)
+    assert found.reason == "every waiting request waits for something outside"
+
+
+def test_looking_changes_nothing() -> None:
+    replay = Replay(load_case(GOLDEN / "streaming-4.json.gz"))
+    for _ in replay.records():
+        pass
+    engine = replay.engine
+    before = (engine.prefix_cache_stats, list(engine.waiting), list(engine.kv_cache.pool.free_queue))
+    assert examine(engine) == examine(engine)
+    assert before == (engine.prefix_cache_stats, list(engine.waiting), list(engine.kv_cache.pool.free_queue))
