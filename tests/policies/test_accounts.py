@@ -18,8 +18,9 @@ def step(engine: EngineCore, token: int = 5) -> None:
 def test_a_victim_that_comes_back_finds_the_blocks_that_nobody_took() -> None:
     """Seven blocks: request 0 takes three, request 1 three; then 0 takes the last and 1 has to go.
 
-    Request 1 has 48 computed tokens in three full blocks of its own. While it is away request 0 takes no further
-    block, so its blocks stay cached; its 49 tokens come back with a hit of three blocks and one token to compute.
+    Request 1 has 48 computed tokens in three full blocks of its own. While it is away request 0 takes no
+    further block, so its blocks stay cached; its 49 tokens come back with a hit of three blocks and one token
+    to compute.
     """
     engine = EngineCore(SchedulerConfig(max_num_batched_tokens=96), KVCacheConfig(8))
     first, second = fresh([48, 48])

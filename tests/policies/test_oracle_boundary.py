@@ -60,7 +60,7 @@ def test_a_policy_cannot_write(name: str) -> None:
         setattr(view, name, 1)
 
 
-# --- no way round: what cannot be seen cannot change a decision ------------------------------------------------
+# --- no way round: what cannot be seen cannot change a decision ---------------------------------------------
 
 ORDERS = {kind: order for kind, order in WAITING_ORDERS.items() if kind != "aged_priority"} | {
     "aged_priority": lambda: AgedPriorityOrder(10.0)
@@ -71,7 +71,7 @@ PROMPTS = st.lists(st.integers(1, 120), min_size=2, max_size=6)
 def first_difference_may_show_at(
     story: list[list[tuple[int, int]]], lengths: dict[int, int], others: dict[int, int]
 ) -> int:
-    """The first step that is planned after an answer has ended in one of the two worlds and not in the other."""
+    """The first step planned after an answer has ended in one of the two worlds and not in the other."""
     made: dict[int, int] = {}
     for step, scheduled in enumerate(story):
         for request_id, _ in scheduled:

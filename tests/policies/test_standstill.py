@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "0.16.0"
 
 
 def test_the_recorded_deadlock_of_sessions_is_explained() -> None:
-    """Real vLLM hung here: sessions in the waiting queue hold 86 of 91 blocks behind a head that needs six."""
+    """Real vLLM hung here: sessions in the queue hold 86 of 91 blocks behind a head that needs six."""
     replay = Replay(load_case(GOLDEN / "streaming-4.json.gz"))
     for _ in replay.records():
         pass

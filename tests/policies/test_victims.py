@@ -78,7 +78,7 @@ def test_an_answer_longer_than_guessed_has_one_token_left_not_less_than_none() -
 
 
 def test_a_victim_already_scheduled_in_this_step_is_taken_out_of_it_and_its_tokens_go_to_others() -> None:
-    """Twelve blocks for three prompts of five, two and three: the third finds none for its first own token."""
+    """Twelve blocks for prompts of five, two and three: the third finds none for its first own token."""
     engine = EngineCore(SchedulerConfig(), KVCacheConfig(13), victim_policy=LeastComputed())
     for request in fresh([80, 32, 48]):
         engine.add_request(request)
@@ -157,7 +157,7 @@ def test_with_room_for_all_no_policy_changes_a_single_step(work: list, kind: str
 def test_in_a_tight_cache_everybody_still_gets_every_token_and_the_laws_hold(
     work: list, kind: str, caching: bool
 ) -> None:
-    """Policies decide who waits, never who is served: `play` checks the laws, and all answers are complete."""
+    """Policies decide who waits, never who is served: `play` checks the laws, all answers are complete."""
     requests = fresh([w[0] for w in work], guesses=[w[3] for w in work], priorities=[w[4] for w in work])
     play(
         requests,

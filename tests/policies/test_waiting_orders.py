@@ -85,7 +85,7 @@ def test_the_priority_queue_makes_exactly_the_moves_of_heapq(moves: list) -> Non
 
 
 def test_with_aging_a_request_that_has_waited_long_enough_overtakes_a_more_important_one() -> None:
-    """Two steps of priority are worth twice 10 s: the bulk request of t = 0 goes before anything after t = 20."""
+    """Two steps of priority are worth 20 s: the bulk request of t = 0 goes before anything after t = 20."""
     bulk, before, after = fresh([1, 1, 1], priorities=[2, 0, 0])
     bulk.arrival_time, before.arrival_time, after.arrival_time = 0.0, 19.0, 21.0
     assert drained(AgedPriorityOrder(10.0), [bulk, before, after]) == [1, 0, 2]
@@ -122,7 +122,7 @@ def test_what_is_done_of_a_job_no_longer_counts() -> None:
 
 
 def test_fair_turns_alternate_between_a_client_with_many_requests_and_one_with_few() -> None:
-    """Client 0 sends four prompts before client 1 sends two, all alike; each admission costs its client 100."""
+    """Client 0 sends four prompts before client 1 sends two, all alike; an admission costs its client 100."""
     requests = fresh([100] * 6, clients=[0, 0, 0, 0, 1, 1])
     assert drained(FairOrder(), requests) == [0, 4, 1, 5, 2, 3]
     assert drained(FcfsOrder(), requests) == [0, 1, 2, 3, 4, 5]
@@ -189,7 +189,7 @@ def test_who_is_passed_over_by_a_gate_is_not_charged() -> None:
 
 
 def test_two_busy_clients_get_the_same_tokens_whatever_the_number_of_their_requests() -> None:
-    """The claim of fair turns: served tokens of backlogged clients differ by no more than one request's worth.
+    """The claim of fair turns: tokens served to backlogged clients differ by no more than a request's worth.
 
     Client 0 has 30 requests waiting, client 1 has 10; each costs 32 + 2 x 16 at most 64, one runs at a time.
     """
