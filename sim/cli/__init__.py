@@ -13,11 +13,13 @@ import sys
 import typer
 from typer.core import TyperGroup
 
+from sim.cli.calibrate import calibrate
 from sim.cli.conform import conform
 from sim.cli.fit import fit
 from sim.cli.report import report
 from sim.cli.run import run
 from sim.cli.scenarios import scenarios
+from sim.cli.validate import validate
 
 
 class Commands(TyperGroup):
@@ -51,7 +53,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, report, fit, conform, scenarios):
+for command in (run, report, fit, scenarios, validate, conform, calibrate):
     app.command()(command)
 
 

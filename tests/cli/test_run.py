@@ -60,20 +60,37 @@ def test_the_folder_holds_tables_with_the_promised_columns_report_and_figures(ru
         "report.md",
         "figures",
     }
-    assert (
-        list(pd.read_csv(folder / "requests.csv").columns)
-        == (
-            "request_id class session replica arrival_s first_scheduled_s first_token_s last_token_s prompt_tokens "
-            "output_tokens cached_tokens num_preemptions recomputed_tokens stalled_s status"
-        ).split()
-    )
-    assert (
-        list(pd.read_csv(folder / "steps.csv").columns)
-        == (
-            "t_s replica step_time_s decode_tokens prefill_tokens recompute_tokens num_running num_waiting "
-            "kv_used_blocks kv_cached_blocks num_preemptions bound"
-        ).split()
-    )
+    assert list(pd.read_csv(folder / "requests.csv").columns) == [
+        "request_id",
+        "class",
+        "session",
+        "replica",
+        "arrival_s",
+        "first_scheduled_s",
+        "first_token_s",
+        "last_token_s",
+        "prompt_tokens",
+        "output_tokens",
+        "cached_tokens",
+        "num_preemptions",
+        "recomputed_tokens",
+        "stalled_s",
+        "status",
+    ]
+    assert list(pd.read_csv(folder / "steps.csv").columns) == [
+        "t_s",
+        "replica",
+        "step_time_s",
+        "decode_tokens",
+        "prefill_tokens",
+        "recompute_tokens",
+        "num_running",
+        "num_waiting",
+        "kv_used_blocks",
+        "kv_cached_blocks",
+        "num_preemptions",
+        "bound",
+    ]
 
 
 def test_report_draws_the_same_page_again(run):

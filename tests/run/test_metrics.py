@@ -11,11 +11,11 @@ from sim.metrics import (
     attainment,
     inter_token_gaps,
     is_thin,
-    percentiles_over_time,
     mean_and_std,
     peak_concurrency,
     peak_token_rate,
     percentile,
+    percentiles_over_time,
     sample,
 )
 from sim.recorder import Status
