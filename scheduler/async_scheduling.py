@@ -1,56 +1,93 @@
 """Scheduling ahead of the GPU: a step is planned while the tokens of the step before are still unknown.
 
-A request then has *output placeholders*: tokens that are scheduled but have not come back. They count as
-tokens to compute, so the request can take part in the next step. The two classes here are the bookkeeping of
-an engine without and with scheduling ahead; the phases and the update call them in the same few places.
+A request then has *output placeholders*: tokens that are scheduled but have not come back. They count as tokens
+to compute, so the request can take part in the next step. What is in flight when a request is preempted must
+not be taken for output of its next life: early releases set a flag after a reset, later ones count tokens in
+flight and know which output is *stale*. The classes here are the bookkeeping of an engine without and with
+scheduling ahead; the phases and the update call them in the same few places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 from scheduler.config import SchedulerConfig
 from scheduler.kv_cache.coordinator import KVCache
 from scheduler.output import SchedulerOutput
+from scheduler.release import Rules
 from scheduler.request import Request
+from scheduler.speculation import Drafter
 from scheduler.status import RequestStatus
 from scheduler.stopping import StopRules
 
 Deliver = Callable[[Request, Sequence[int]], RequestStatus | None]
 
 
+class Arrival(Enum):
+    """What a step's output is to a request when it comes back."""
+
+    LIVE = 0
+    STALE = 1
+    """It was in flight when the request was preempted: its tokens count, its computed tokens do not."""
+    WORTHLESS = 2
+    """It belongs to something that was given up, and is dropped."""
+
+
 class SyncBookkeeping:
     """One batch at a time: what was scheduled has come back before the next step is planned."""
 
-    def __init__(self, config: SchedulerConfig, kv_cache: KVCache) -> None:
+    counts_tokens_in_flight = False
+    """Whether `note_arrival` must be called for every scheduled request."""
+
+    def __init__(self, config: SchedulerConfig, rules: Rules, drafter: Drafter, kv_cache: KVCache) -> None:
         self.kv_cache = kv_cache
-        self.deliver: Deliver = StopRules(config).append
-        """Takes a request and a step's tokens for it, appends them, returns the final status if they end
-        it.
-        """
+        self.rules = rules
+        self.drafter = drafter
+        self._append = StopRules(config, rules).append
+        self._enters_after_outputs = rules.enter_after_outputs and drafter.num_drafts > 0 and kv_cache.caching
+        plain = drafter.num_drafts == 0 or not (rules.uncount_cut_tokens or self._enters_after_outputs)
+        self.deliver: Deliver = self._append if plain else self._deliver
+        """Takes a request and a step's tokens for it, appends them, returns the final status if they end it."""
 
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """Called at the end of schedule()."""
+
+    def note_arrival(self, request: Request, num_scheduled: int) -> Arrival:
+        """The output of a step that scheduled so many tokens for the request is there."""
+        return Arrival.LIVE
 
     def note_rejected(self, request: Request, num_rejected: int) -> None:
         """Draft tokens turned out wrong: their KV does not count."""
         if request.num_computed_tokens > 0:
             request.num_computed_tokens -= num_rejected
 
-    def note_reset(self, request: Request) -> None:
-        """The request was preempted by a reset of the prefix cache."""
-        request.num_output_placeholders = 0
-        request.discard_next_output = True
+    def deliver_stale(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
+        """`deliver` for stale output: nothing but the tokens changes."""
+        return self._append(request, tokens)
+
+    def note_preempted(self, request: Request, *, by_reset: bool) -> None:
+        """The request has lost its place (`by_reset`: for a reset of the prefix cache)."""
+
+    def note_turn_ended(self, request: Request) -> None:
+        """A turn of a streaming session is over."""
+
+    def _deliver(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
+        before = request.num_tokens
+        final = self._append(request, tokens)
+        if self.rules.uncount_cut_tokens:
+            request.num_computed_tokens -= len(tokens) - (request.num_tokens - before)
+        if self._enters_after_outputs:
+            self.kv_cache.enter(request, request.num_computed_tokens)
+        return final
 
 
 class AsyncBookkeeping(SyncBookkeeping):
-    """Placeholders for tokens in flight."""
+    """Placeholders for tokens in flight; after a reset a flag lets the next output be dropped."""
 
-    def __init__(self, config: SchedulerConfig, kv_cache: KVCache) -> None:
-        super().__init__(config, kv_cache)
-        self._append = self.deliver
+    def __init__(self, config: SchedulerConfig, rules: Rules, drafter: Drafter, kv_cache: KVCache) -> None:
+        super().__init__(config, rules, drafter, kv_cache)
         self.deliver = self._deliver
-        self._num_drafts = config.speculative.num_speculative_tokens if config.speculative else 0
 
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """Everything that samples in this step has one more token in flight, and its drafts."""
@@ -60,10 +97,11 @@ class AsyncBookkeeping(SyncBookkeeping):
                 request.num_output_placeholders += 1
                 if drafts:
                     request.num_output_placeholders += drafts.get(request.request_id, 0)
-        if self._num_drafts:
+        if self.drafter.num_drafts:
+            num_drafts = self.drafter.num_drafts_after(len(output.requests))
             for request, samples in zip(output.requests, output.samples, strict=True):
                 if samples:
-                    request.num_draft_tokens = self._num_drafts
+                    request.num_draft_tokens = num_drafts
 
     def note_rejected(self, request: Request, num_rejected: int) -> None:
         """Rejected drafts are no longer in flight either."""
@@ -71,10 +109,16 @@ class AsyncBookkeeping(SyncBookkeeping):
         if request.num_output_placeholders > 0:
             request.num_output_placeholders -= num_rejected
 
+    def note_preempted(self, request: Request, *, by_reset: bool) -> None:
+        """Only a reset makes what is in flight worthless."""
+        if by_reset:
+            request.num_output_placeholders = 0
+            request.drop_stale_output = True
+
     def _deliver(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
         """Tokens come out of flight; full blocks of what is now known are entered in the prefix cache."""
-        if request.discard_next_output:
-            request.discard_next_output = False
+        if request.drop_stale_output:
+            request.drop_stale_output = False
             return None
         was_running = request.status is RequestStatus.RUNNING
         before = request.num_tokens
@@ -85,3 +129,63 @@ class AsyncBookkeeping(SyncBookkeeping):
         if processed >= request.next_full_tokens and was_running and self.kv_cache.caching:
             self.kv_cache.enter(request, processed)
         return final
+
+
+class TrackingBookkeeping(AsyncBookkeeping):
+    """Counts all tokens in flight, prefills too, and knows which of them were in flight at a preemption."""
+
+    counts_tokens_in_flight = True
+
+    def note_scheduled(self, output: SchedulerOutput) -> None:
+        """All scheduled tokens are in flight."""
+        super().note_scheduled(output)
+        for request, count in zip(output.requests, output.num_scheduled_tokens, strict=True):
+            request.num_tokens_in_flight += count
+
+    def note_arrival(self, request: Request, num_scheduled: int) -> Arrival:
+        """Outputs come back in order, so the stale ones come first."""
+        request.num_tokens_in_flight -= num_scheduled
+        if request.num_stale_tokens <= 0:
+            return Arrival.LIVE
+        request.num_stale_tokens -= num_scheduled
+        return Arrival.WORTHLESS if request.drop_stale_output else Arrival.STALE
+
+    def note_preempted(self, request: Request, *, by_reset: bool) -> None:
+        """Everything in flight is stale now."""
+        request.num_output_placeholders = 0
+        request.drop_stale_output = by_reset or (request.drop_stale_output and request.num_stale_tokens > 0)
+        request.num_stale_tokens = request.num_tokens_in_flight
+
+    def note_turn_ended(self, request: Request) -> None:
+        """What was scheduled beyond the end of the turn is worthless and does not count as computed."""
+        request.num_computed_tokens -= request.num_output_placeholders
+        request.num_output_placeholders = 0
+        request.num_draft_tokens = 0
+        request.drop_stale_output = True
+        request.num_stale_tokens = request.num_tokens_in_flight
+
+    def _deliver(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
+        was_running = request.status is RequestStatus.RUNNING
+        before = request.num_tokens
+        final = self._append(request, tokens)
+        in_flight = request.num_output_placeholders - len(tokens)
+        request.num_output_placeholders = in_flight
+        if self.rules.uncount_cut_tokens:
+            request.num_computed_tokens -= len(tokens) - (request.num_tokens - before)
+        if not self.kv_cache.caching:
+            return final
+        if self._enters_after_outputs:
+            self.kv_cache.enter(request, request.num_computed_tokens - request.num_tokens_in_flight)
+        elif was_running and request.num_computed_tokens - in_flight >= request.next_full_tokens:
+            self.kv_cache.enter(request, request.num_computed_tokens - in_flight)
+        return final
+
+
+def make_bookkeeping(
+    config: SchedulerConfig, rules: Rules, drafter: Drafter, kv_cache: KVCache
+) -> SyncBookkeeping:
+    """The bookkeeping for a configuration under a release's rules."""
+    kind = SyncBookkeeping
+    if config.async_scheduling:
+        kind = TrackingBookkeeping if rules.track_stale_output else AsyncBookkeeping
+    return kind(config, rules, drafter, kv_cache)

@@ -59,6 +59,11 @@ class KVCacheConfig:
     enable_caching: bool = True
     groups: tuple[KVGroupSpec, ...] = ()
     hash_block_size: int = 0
+    window_retention_tokens: int | None | Literal["release"] = "release"
+    """Which blocks of sliding-window groups enter the prefix cache, where the release enters only blocks that
+    can be hit: None at every common block boundary, 0 only where a replay of the prompt starts, n also every n
+    tokens.
+    """
 
     def __post_init__(self) -> None:
         if self.num_blocks < 2:
@@ -87,12 +92,16 @@ class KVCacheConfig:
 class SpeculativeConfig:
     """Speculative decoding with `num_speculative_tokens` drafts per request and step.
 
-    ngram drafts need no KV slots of their own; draft_model and eagle write ahead into as many slots as there
-    are drafts; eagle also recomputes the last block of a prefix hit, because its drafter needs hidden states.
+    What each kind of drafter costs stands in `scheduler.speculation`. `lookahead_hashes` (None: as the release
+    does) lets block hashes cover the tokens that an eagle or mtp_multi drafter reads ahead; `parallel` drafts all
+    tokens in one pass; `drafts_by_batch` gives `(first, last, drafts)` for steps of so many requests.
     """
 
-    kind: Literal["ngram", "draft_model", "eagle"]
+    kind: Literal["ngram", "draft_model", "eagle", "mtp_multi", "dflash"]
     num_speculative_tokens: int
+    lookahead_hashes: bool | None = None
+    parallel: bool = False
+    drafts_by_batch: tuple[tuple[int, int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_speculative_tokens < 1:
@@ -105,7 +114,8 @@ class SchedulerConfig:
 
     `max_num_batched_tokens` is the token budget of a step, `max_num_seqs` the longest running list,
     `long_prefill_token_threshold` caps one request's tokens in a step (0: no cap), `max_loras` the number of
-    distinct adapters in a step (None: LoRA off).
+    distinct adapters in a step (None: LoRA off). None in a setting of a later release means what the release
+    does by itself.
     """
 
     max_num_seqs: int = 128
@@ -117,9 +127,21 @@ class SchedulerConfig:
     async_scheduling: bool = False
     speculative: SpeculativeConfig | None = None
     max_loras: int | None = None
-    kv_load_failure_policy: Literal["recompute", "fail"] = "recompute"
+    kv_load_failure_policy: Literal["recompute", "fail"] | None = None
     include_finished_set: bool = False
     eos_token_id: int = field(default=2)
+    reserve_full_prompt: bool | None = None
+    """Admission needs room for the whole prompt, not only for the first chunk."""
+    watermark: float = 0.0
+    """Share of the blocks that an admission beside running requests must leave free."""
+    max_num_scheduled_tokens: int | None = None
+    """Token budget of a step if smaller than the batch size `max_num_batched_tokens`."""
+    max_active: int | None = None
+    """Most running requests if less than `max_num_seqs`."""
+    long_prefill_adaptive: bool = False
+    """The threshold is at least the batch size divided by the number of requests."""
+    prefill_interval: int = 1
+    """While something decodes, prefills take part only in every so many steps."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):

@@ -10,13 +10,14 @@ With scheduling ahead, a second `schedule()` may come before the first `update()
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from scheduler import lifecycle
 from scheduler.accounts import PreemptionAccounts
-from scheduler.async_scheduling import AsyncBookkeeping, SyncBookkeeping
+from scheduler.async_scheduling import make_bookkeeping
 from scheduler.config import KVCacheConfig, SchedulerConfig
 from scheduler.connector import KVConnector, KVReport
-from scheduler.gates import AdmissionGate
+from scheduler.gates import AdmissionGate, StaleOutputGate
 from scheduler.grammar import AcceptAll, DraftValidator, GrammarGate
 from scheduler.kv_cache.plain import build_kv_cache
 from scheduler.lora import AdapterGate
@@ -30,15 +31,35 @@ from scheduler.policies import (
     PriorityOrder,
     VictimPolicy,
 )
+from scheduler.prefill_interval import PrefillInterval
 from scheduler.queues import make_queue
+from scheduler.release import Release
+from scheduler.release import release as find_release
 from scheduler.remote_loads import RemoteLoads
 from scheduler.request import Request
 from scheduler.scheduler import Scheduler
-from scheduler.speculation import SpecDecodeStats, attach_drafts, num_lookahead_tokens
+from scheduler.speculation import SpecDecodeStats, attach_drafts, drafter
 from scheduler.state import EngineState, PrefixCacheStats
 from scheduler.status import RequestStatus
 from scheduler.streaming import IdleSessionGate, SessionInput, Sessions
 from scheduler.update import OutputUpdate
+from scheduler.waiting_line import HoldersFirst, OneQueue
+
+RELEASE_0_16 = find_release("0.16.0")
+
+
+def _with_defaults(
+    config: SchedulerConfig, kv_cache_config: KVCacheConfig, release: Release
+) -> tuple[SchedulerConfig, KVCacheConfig]:
+    """Settings left to the release take its defaults."""
+    defaults = release.defaults
+    if config.reserve_full_prompt is None:
+        config = replace(config, reserve_full_prompt=defaults.reserve_full_prompt)
+    if config.kv_load_failure_policy is None:
+        config = replace(config, kv_load_failure_policy=defaults.kv_load_failure_policy)
+    if kv_cache_config.window_retention_tokens == "release":
+        kv_cache_config = replace(kv_cache_config, window_retention_tokens=defaults.window_retention_tokens)
+    return config, kv_cache_config
 
 
 class EngineCore:
@@ -59,25 +80,35 @@ class EngineCore:
         preemption_mode: PreemptionMode | None = None,
         connector: KVConnector | None = None,
         draft_validator: DraftValidator | None = None,
+        release: Release = RELEASE_0_16,
     ) -> None:
-        speculative = config.speculative
+        config, kv_cache_config = _with_defaults(config, kv_cache_config, release)
+        rules = release.rules
+        drafting = drafter(
+            config.speculative,
+            release,
+            caching=kv_cache_config.enable_caching,
+            has_connector=connector is not None,
+        )
         kv_cache = build_kv_cache(
-            kv_cache_config,
-            max_model_len=config.max_model_len,
-            num_lookahead_tokens=num_lookahead_tokens(speculative),
-            drop_last_hit=speculative is not None and speculative.kind == "eagle",
+            kv_cache_config, max_model_len=config.max_model_len, rules=rules, drafter=drafting
         )
         by_priority = config.policy == "priority"
-        if waiting_order is None:
-            waiting_order = PriorityOrder() if by_priority else FcfsOrder()
+        order = waiting_order or (PriorityOrder() if by_priority else FcfsOrder())
         if victim_policy is None:
             victim_policy = LowestPriority() if by_priority else FcfsTail()
+        line = HoldersFirst if rules.holders_first else OneQueue
+        self.release = release
         self.config = config
         self.kv_cache = kv_cache
+        self.bookkeeping = make_bookkeeping(config, rules, drafting, kv_cache)
         self.state = EngineState(
             config,
+            rules,
             kv_cache,
-            make_queue(waiting_order),
+            line(lambda: make_queue(order, put_back_singly=rules.holders_first)),
+            self.bookkeeping,
+            PrefillInterval(config.prefill_interval),
             connector,
             finished_by_client={} if config.include_finished_set else None,
         )
@@ -87,13 +118,10 @@ class EngineCore:
         self.sessions = Sessions(self.state)
         self.grammar_gate = GrammarGate()
         remote_loads = RemoteLoads(self.state)
-        gates: list[AdmissionGate] = [remote_loads, self.grammar_gate, IdleSessionGate()]
+        gates: list[AdmissionGate] = [remote_loads, self.grammar_gate, IdleSessionGate(), StaleOutputGate()]
         if config.max_loras is not None:
-            gates.append(AdapterGate(config.max_loras))
-        self.bookkeeping = (AsyncBookkeeping if config.async_scheduling else SyncBookkeeping)(
-            config, kv_cache
-        )
-        self._scheduler = Scheduler(self.state, victim_policy, gates, self.bookkeeping)
+            gates.append(AdapterGate(self.state, config.max_loras))
+        self._scheduler = Scheduler(self.state, victim_policy, gates, self.bookkeeping, drafting)
         self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
 
     # --- the step ---------------------------------------------------------------------------------------
@@ -138,15 +166,29 @@ class EngineCore:
         """Empty the prefix cache. Returns whether that was possible (no block in use) and whom it
         preempted.
         """
-        return lifecycle.reset_prefix_cache(self.state, self.bookkeeping, preempt_running)
+        return lifecycle.reset_prefix_cache(self.state, preempt_running)
 
     def has_unfinished_requests(self) -> bool:
         """Whether any request is waiting or running; idle streaming sessions do not count."""
-        return self.num_running + self.num_waiting > self.state.num_sessions_idle
+        state = self.state
+        if state.pause == 2:
+            return False
+        num_waiting = len(state.waiting.holders()) if state.pause == 1 else len(state.waiting)
+        return len(state.running) + num_waiting > state.num_sessions_idle
 
     def has_work(self) -> bool:
         """Whether another step has anything to do or to report."""
-        return self.has_unfinished_requests() or bool(self.state.finished_req_ids)
+        if self.has_unfinished_requests() or self.state.finished_req_ids:
+            return True
+        if not (self.state.connector and self.state.rules.step_while_blocks_are_held):
+            return False
+        return any(request.is_finished for request in self.state.requests.values())
+
+    def pause(self, level: int) -> None:
+        """0: go on as usual; 1: admit only requests that hold blocks; 2: schedule nothing."""
+        if level not in (0, 1, 2):
+            raise ValueError(f"pause levels are 0, 1 and 2, not {level}")
+        self.state.pause = level
 
     # --- reads ------------------------------------------------------------------------------------------
 

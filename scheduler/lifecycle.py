@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler.async_scheduling import SyncBookkeeping
 from scheduler.request import Request
 from scheduler.state import EngineState
 from scheduler.status import RequestStatus
@@ -13,7 +12,14 @@ from scheduler.status import RequestStatus
 def add(state: EngineState, request: Request) -> None:
     """Enqueue a new request."""
     state.requests[request.request_id] = request
+    enqueue(state, request)
+
+
+def enqueue(state: EngineState, request: Request) -> None:
+    """A request waits from now on."""
     state.waiting.add(request)
+    if request.status is not RequestStatus.WAITING:
+        state.interval.defer(request)
 
 
 def finish(state: EngineState, requests: Iterable[Request], status: RequestStatus) -> None:
@@ -26,6 +32,8 @@ def finish(state: EngineState, requests: Iterable[Request], status: RequestStatu
         state.running[:] = [request for request in state.running if request not in leaving]
     if any(request.status is not RequestStatus.RUNNING for request in ending):
         state.waiting.remove({request for request in ending if request.status is not RequestStatus.RUNNING})
+        for request in ending:
+            state.interval.undefer(request)
     for request in ending:
         loading = request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
         if loading:
@@ -47,20 +55,19 @@ def end(state: EngineState, request: Request, *, blocks_are_being_written: bool 
     state.finished_req_ids.add(request.request_id)
     if state.finished_by_client is not None:
         state.finished_by_client.setdefault(request.client_index, set()).add(request.request_id)
+    state.prefills_under_way.pop(request.request_id, None)
     if not delayed and not blocks_are_being_written:
         release(state, request)
 
 
 def release(state: EngineState, request: Request) -> None:
     """Give an ended request's blocks back and forget it."""
-    state.kv_cache.free(request)
+    state.free_blocks(request)
     request.block_keys = []
     state.requests.pop(request.request_id, None)
 
 
-def reset_prefix_cache(
-    state: EngineState, bookkeeping: SyncBookkeeping, preempt_running: bool
-) -> tuple[bool, list[Request]]:
+def reset_prefix_cache(state: EngineState, preempt_running: bool) -> tuple[bool, list[Request]]:
     """Empty the prefix cache; returns success and whom it preempted, in that order.
 
     It is refused while blocks are in use. With `preempt_running` the running requests give theirs up first,
@@ -71,7 +78,6 @@ def reset_prefix_cache(
     if preempt_running:
         while state.running:
             request = state.running.pop()
-            state.preempt(request)
-            bookkeeping.note_reset(request)
+            state.preempt(request, by_reset=True)
             preempted.append(request)
     return state.kv_cache.reset(), preempted

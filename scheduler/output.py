@@ -24,7 +24,10 @@ class SchedulerOutput:
 
     __slots__ = (
         "finished_req_ids",
+        "has_prefill_chunk",
+        "input_budget",
         "new",
+        "num_drafting_slots",
         "num_computed_before",
         "num_recomputed_tokens",
         "num_scheduled_tokens",
@@ -33,13 +36,23 @@ class SchedulerOutput:
         "resumed",
         "samples",
         "scheduled_spec_decode_tokens",
+        "step_number",
         "token_budget",
         "total_num_scheduled_tokens",
     )
 
-    def __init__(self, token_budget: int) -> None:
+    def __init__(
+        self, token_budget: int, input_budget: int | None = None, num_drafting_slots: int = 0
+    ) -> None:
         self.token_budget = token_budget
         """Tokens this step could still take."""
+        self.input_budget = token_budget if input_budget is None else input_budget
+        """Places left in the batch: tokens, and `num_drafting_slots` for each request."""
+        self.num_drafting_slots = num_drafting_slots
+        self.has_prefill_chunk = False
+        """Whether a running request went on with an unfinished prefill."""
+        self.step_number = 0
+        """Its number among the steps that scheduled anything, or that of the last one that did."""
         self.requests: list[Request] = []
         self.num_scheduled_tokens: list[int] = []
         self.num_computed_before: list[int] = []
@@ -57,6 +70,21 @@ class SchedulerOutput:
         self.total_num_scheduled_tokens = 0
         self.num_recomputed_tokens = 0
 
+    @property
+    def num_running_scheduled(self) -> int:
+        """Scheduled requests that were running before the step."""
+        return len(self.requests) - len(self.new) - len(self.resumed)
+
+    def spend(self, num_single_tokens: int) -> None:
+        """Requests were noted with one token each."""
+        self.token_budget -= num_single_tokens
+        self.input_budget -= num_single_tokens * (1 + self.num_drafting_slots)
+
+    @property
+    def num_tokens_left(self) -> int:
+        """The most tokens that one more request could get; 0 or less: the step is full."""
+        return min(self.token_budget, self.input_budget - self.num_drafting_slots)
+
     def add(self, request: Request, num_tokens: int) -> None:
         """Schedule `num_tokens` for a request: they count as computed from here on."""
         computed = request.num_computed_tokens
@@ -65,8 +93,11 @@ class SchedulerOutput:
         self.num_computed_before.append(computed)
         after = computed + num_tokens
         request.num_computed_tokens = after
-        self.samples.append(after >= request.num_tokens + request.num_output_placeholders)
+        samples = after >= request.num_tokens + request.num_output_placeholders
+        self.samples.append(samples)
+        request.is_prefill_chunk = not samples
         self.token_budget -= num_tokens
+        self.input_budget -= num_tokens + self.num_drafting_slots
         if computed < request.high_water_tokens:
             again = count_recomputed(request, computed, num_tokens)
             request.num_recomputed_tokens += again
@@ -85,6 +116,7 @@ class SchedulerOutput:
         del self.samples[position]
         self.scheduled_spec_decode_tokens.pop(request.request_id, None)
         self.token_budget += num_tokens
+        self.input_budget += num_tokens + self.num_drafting_slots
         again = count_recomputed(request, computed, num_tokens)
         request.num_recomputed_tokens -= again
         self.num_recomputed_tokens -= again

@@ -105,12 +105,17 @@ class _Entry:
 
 
 class HeapQueue:
-    """A binary heap ordered by `order`."""
+    """A binary heap ordered by `order`.
 
-    __slots__ = ("_heap", "order")
+    What was set aside comes back through a second heap, in its pop order, or (`put_back_singly`) one by one, the
+    last first.
+    """
 
-    def __init__(self, order: WaitingOrder) -> None:
+    __slots__ = ("_heap", "order", "put_back_singly")
+
+    def __init__(self, order: WaitingOrder, put_back_singly: bool = False) -> None:
         self.order = order
+        self.put_back_singly = put_back_singly
         self._heap: list[_Entry] = []
 
     def add(self, request: Request) -> None:
@@ -130,7 +135,11 @@ class HeapQueue:
         return heapq.heappop(self._heap).request
 
     def put_back(self, set_aside: Sequence[Request]) -> None:
-        """Through a second heap, in its pop order."""
+        """Through a second heap, or one by one."""
+        if self.put_back_singly:
+            for request in reversed(set_aside):
+                self.add(request)
+            return
         second = HeapQueue(self.order)
         for request in set_aside:
             second.add(request)
@@ -151,10 +160,10 @@ class HeapQueue:
             yield heapq.heappop(heap).request
 
 
-def make_queue(order: AnyWaitingOrder) -> RequestQueue:
+def make_queue(order: AnyWaitingOrder, *, put_back_singly: bool = False) -> RequestQueue:
     """An empty queue that gives requests out in this order."""
     if isinstance(order, FcfsOrder):
         return FifoQueue()
     if isinstance(order, FairOrder):
         return FairQueue(order)
-    return HeapQueue(order)
+    return HeapQueue(order, put_back_singly)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from scheduler import lifecycle
 from scheduler.connector import KVReport
@@ -39,6 +39,9 @@ class RemoteLoads:
             if request.num_computed_tokens == 0:
                 kv_cache.free(request)
                 return
+        elif self.state.rules.loads_count_exactly:
+            if request.num_computed_tokens == request.num_tokens:
+                request.num_computed_tokens -= 1
         else:
             loaded = len(request.block_tables[0]) * kv_cache.managers[0].block_size
             loaded = min(loaded, request.num_tokens)
@@ -64,7 +67,9 @@ class RemoteLoads:
             if request is not None:
                 lifecycle.release(self.state, request)
 
-    def take_invalid_blocks(self, invalid: Collection[int]) -> tuple[set[int], list[RequestOutput]]:
+    def take_invalid_blocks(
+        self, invalid: Collection[int], output: SchedulerOutput
+    ) -> tuple[set[int], list[RequestOutput]]:
         """Blocks whose load failed, before the step's tokens are looked at.
 
         Returns the ids of running requests whose tokens of this step are worthless, and with policy "fail"
@@ -73,8 +78,9 @@ class RemoteLoads:
         state = self.state
         loading = [r for r in state.waiting if r.status is RequestStatus.WAITING_FOR_REMOTE_KVS]
         fail = state.config.kv_load_failure_policy == "fail"
-        broken_loads, _ = self._shorten(loading, invalid)
-        broken_running, bad_blocks = self._shorten(state.running, invalid)
+        scheduled = dict(zip(output.requests, output.num_scheduled_tokens, strict=True))
+        broken_loads, _ = self._shorten(loading, invalid, scheduled)
+        broken_running, bad_blocks = self._shorten(state.running, invalid, scheduled)
         if not fail:
             self.state.failed_loads.update(request.request_id for request in broken_loads)
             return {request.request_id for request in broken_running}, []
@@ -85,35 +91,39 @@ class RemoteLoads:
         return {r.request_id for r in broken}, [(request, 0, FinishReason.ERROR) for request in broken]
 
     def _shorten(
-        self, requests: Iterable[Request], invalid: Collection[int]
+        self, requests: Iterable[Request], invalid: Collection[int], scheduled: Mapping[Request, int]
     ) -> tuple[list[Request], list[int]]:
         """Let the requests fall back to what they have without the bad blocks.
 
         The first holder of a bad block falls to that block and will compute it again; a later sharer keeps
-        the block and falls to what was cached when it was first scheduled. Also returns the blocks from each
-        first bad one on.
+        the block and falls to what it had before. Also returns the blocks from each first bad one on.
         """
         size = self.state.kv_cache.managers[0].block_size
         marked: set[int] = set()
         broken, bad_blocks = [], []
         for request in requests:
             table = request.block_tables[0] if request.block_tables else []
-            if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
-                examined = request.num_cached_tokens
-            elif request.request_id in self.state.failed_loads:
-                examined = request.num_computed_tokens
-            else:
-                examined = len(table) * size
+            examined = self._num_examined(request, scheduled)
             bad = [i for i, block in enumerate(table[: -(-examined // size)]) if block in invalid]
             if not bad:
                 continue
             broken.append(request)
             first = next((i for i in bad if table[i] not in marked), None)
             if first is None:
-                request.num_computed_tokens = request.num_cached_tokens
+                request.num_computed_tokens = examined
             else:
                 request.num_computed_tokens = first * size
                 request.num_external_tokens -= examined - first * size
                 bad_blocks += table[first:]
             marked.update(table[i] for i in bad)
         return broken, bad_blocks
+
+    def _num_examined(self, request: Request, scheduled: Mapping[Request, int]) -> int:
+        """The leading tokens among which a bad block matters."""
+        if self.state.rules.loads_count_exactly:
+            return request.num_computed_tokens - scheduled.get(request, 0)
+        if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
+            return request.num_cached_tokens
+        if request.request_id in self.state.failed_loads:
+            return request.num_computed_tokens
+        return len(request.block_tables[0]) * self.state.kv_cache.managers[0].block_size

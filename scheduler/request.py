@@ -35,11 +35,13 @@ class Request:
         "block_tables",
         "cache_salt",
         "client_index",
-        "discard_next_output",
+        "drop_stale_output",
         "expected_output_tokens",
         "hashed_shift",
         "high_water_tokens",
         "ignore_eos",
+        "is_prefill_chunk",
+        "junction_tokens",
         "kv_quiet_until",
         "lora_name",
         "max_tokens",
@@ -52,20 +54,24 @@ class Request:
         "num_computed_tokens",
         "num_draft_tokens",
         "num_external_tokens",
+        "num_loaded_tokens",
+        "num_local_hit_tokens",
         "num_output_placeholders",
         "num_output_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "num_recomputed_tokens",
+        "num_stale_tokens",
         "num_tokens",
+        "num_tokens_in_flight",
         "priority",
         "request_id",
         "resumable",
+        "session_inputs",
         "skip_reading_prefix_cache",
         "status",
         "stop_reason",
         "stop_token_ids",
-        "streaming_inputs",
         "tokens",
     )
 
@@ -128,8 +134,22 @@ class Request:
         """Tokens already computed when first scheduled; -1 before that."""
         self.num_external_tokens = 0
         """Of these, the tokens that came through the KV connector."""
-        self.discard_next_output = False
-        self.streaming_inputs: list[object] | None = None
+        self.num_tokens_in_flight = 0
+        """Asynchronous scheduling, where the release counts them: scheduled tokens not yet processed."""
+        self.num_stale_tokens = 0
+        """Of these, those that were in flight when the request was preempted or its turn ended."""
+        self.drop_stale_output = False
+        """Output in flight is worthless: it is dropped instead of delivered."""
+        self.is_prefill_chunk = False
+        """Whether its latest step left known tokens uncomputed."""
+        self.num_local_hit_tokens = 0
+        """Tokens hit in the prefix cache at its latest admission with a lookup before any preemption."""
+        self.num_loaded_tokens = 0
+        """Tokens matched by the connector at that admission."""
+        self.junction_tokens = 0
+        """A length that some KV group could have hit at the latest lookup, beyond what all could; 0: none."""
+        self.session_inputs: list[object] = []
+        """Inputs that have come while the session was busy; None marks its end."""
 
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0

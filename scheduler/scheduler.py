@@ -3,7 +3,7 @@
 There is no prefill phase and no decode phase: every request has known tokens and computed tokens, and each
 step gives out a budget of tokens that lets the second count catch up with the first. Running requests come
 first, in order, and preempt when blocks run out. Then, only if nobody was preempted, waiting requests are
-admitted from the head of the queue. Chunked prefill, prefix hits, speculation and scheduling ahead all follow
+admitted from the head of the line. Chunked prefill, prefix hits, speculation and scheduling ahead all follow
 from this.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from scheduler.admission import AdmissionRoom
 from scheduler.async_scheduling import SyncBookkeeping
 from scheduler.connector import ExternalMatch
 from scheduler.errors import InvariantError
@@ -20,7 +21,7 @@ from scheduler.kv_cache.coordinator import PrefixHits
 from scheduler.output import SchedulerOutput
 from scheduler.policies import RunningView, VictimPolicy, VictimView
 from scheduler.request import Request
-from scheduler.speculation import num_lookahead_tokens, use_drafts
+from scheduler.speculation import Drafter, use_drafts
 from scheduler.state import EngineState
 from scheduler.status import RequestStatus
 
@@ -36,25 +37,34 @@ class Scheduler:
         victim_policy: VictimPolicy,
         gates: Sequence[AdmissionGate],
         bookkeeping: SyncBookkeeping,
+        drafter: Drafter,
     ) -> None:
+        config = state.config
         self.state = state
         self.victim_policy = victim_policy
         self.running_view = RunningView(state.running, state.kv_cache.pool)
         self.gates = gates
         self.bookkeeping = bookkeeping
+        self.drafter = drafter
+        self.room = AdmissionRoom(state, drafter)
         self.cut = state.kv_cache.cut_at_state_boundary
-        self.num_lookahead_tokens = num_lookahead_tokens(state.config.speculative)
+        self.token_budget = min(
+            config.max_num_scheduled_tokens or config.max_num_batched_tokens, config.max_num_batched_tokens
+        )
+        self.max_running = min(config.max_active or config.max_num_seqs, config.max_num_seqs)
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step. What is planned counts as computed from here on."""
-        budget = self.state.config.max_num_batched_tokens
-        output = SchedulerOutput(budget)
+        state = self.state
+        budget = 0 if state.pause == 2 else self.token_budget
+        output = SchedulerOutput(budget, state.config.max_num_batched_tokens, self.drafter.drafting_slots)
+        state.interval.begin_step(state.running)
         self._schedule_running(output)
-        if not output.preempted:
+        if not output.preempted and state.pause != 2:
             self._admit_waiting(output)
         output.total_num_scheduled_tokens = budget - output.token_budget
         self.bookkeeping.note_scheduled(output)
-        output.finished_req_ids, self.state.finished_req_ids = self.state.finished_req_ids, set()
+        state.note_step(output)
         return output
 
     # --- phase 1: running requests ----------------------------------------------------------------------
@@ -62,13 +72,13 @@ class Scheduler:
     def _schedule_running(self, output: SchedulerOutput) -> None:
         """Walk the running list; after a preemption the walk goes on from where it stands then."""
         index = 0
-        while index < len(self.state.running) and output.token_budget > 0:
+        while index < len(self.state.running) and output.num_tokens_left > 0:
             index = self._walk_running(index, output)
 
     def _walk_running(self, index: int, output: SchedulerOutput) -> int:
         """Schedule running requests from `index` on, up to the first preemption; returns where to go on."""
-        running = self.state.running
-        budget = output.token_budget
+        running, held = self.state.running, self.state.interval.is_held
+        num_steady, room = 0, output.num_tokens_left
         note_request, note_count = output.requests.append, output.num_scheduled_tokens.append
         note_computed, note_samples = output.num_computed_before.append, output.samples.append
         for request in islice(running, index, None):
@@ -84,11 +94,14 @@ class Scheduler:
                 note_count(1)
                 note_computed(computed)
                 note_samples(True)
-                budget -= 1
-                if budget > 0:
+                num_steady += 1
+                if num_steady < room:
                     continue
                 break
-            output.token_budget = budget
+            if held and request.is_prefill_chunk:
+                continue
+            output.spend(num_steady)
+            num_steady = 0
             num_tokens = self._tokens_this_step(request, lacking, output)
             if num_tokens <= 0:
                 continue
@@ -96,46 +109,80 @@ class Scheduler:
             if preempting:
                 index, fits = self._make_room(request, num_tokens, running.index(request) + 1, output)
                 if not fits:
-                    return len(running)
-            if request.num_draft_tokens:
-                use_drafts(request, num_tokens, output)
-            output.add(request, num_tokens)
+                    return index
+            self._schedule_one(request, num_tokens, output)
             if preempting:
                 return index
-            budget = output.token_budget
-            if budget <= 0:
+            room = output.num_tokens_left
+            if room <= 0:
                 break
-        output.token_budget = budget
+        output.spend(num_steady)
         return len(running)
 
-    def _allocate_running(self, request: Request, num_tokens: int) -> bool:
-        return self.state.kv_cache.grow(request, num_tokens, self.num_lookahead_tokens)
+    def _schedule_one(self, request: Request, num_tokens: int, output: SchedulerOutput) -> None:
+        if request.num_draft_tokens:
+            use_drafts(request, num_tokens, output)
+        if request.is_prefill_chunk:
+            output.has_prefill_chunk = True
+            self.state.interval.note_prefill()
+        output.add(request, num_tokens)
+        if not request.is_prefill_chunk and self.state.prefills_under_way:
+            self.state.prefills_under_way.pop(request.request_id, None)
 
     def _tokens_this_step(self, request: Request, lacking: int, output: SchedulerOutput) -> int:
         """The part of the lacking tokens that this step's limits allow."""
-        config = self.state.config
-        if 0 < config.long_prefill_token_threshold < lacking:
-            lacking = config.long_prefill_token_threshold
-        lacking = min(lacking, output.token_budget, config.max_model_len - 1 - request.num_computed_tokens)
-        return self.cut(request, request.num_computed_tokens, lacking)
+        longest = self.state.config.max_model_len - 1 - request.num_computed_tokens
+        num_tokens = min(self._capped(lacking), output.num_tokens_left, longest)
+        num_tokens = self.cut(request, request.num_computed_tokens, num_tokens)
+        return self._feed_drafter(request, request.num_computed_tokens, num_tokens)
+
+    def _capped(self, num_tokens: int) -> int:
+        """A long prefill gets no more than the threshold."""
+        config, state = self.state.config, self.state
+        threshold = config.long_prefill_token_threshold
+        if config.long_prefill_adaptive:
+            num_requests = len(state.running) + len(state.waiting)
+            threshold = max(threshold, config.max_num_batched_tokens // max(num_requests, 1))
+        if not 0 < threshold < num_tokens:
+            return num_tokens
+        if state.rules.lone_requests_ignore_the_threshold and len(state.running) + len(state.waiting) <= 1:
+            return num_tokens
+        return threshold
+
+    def _feed_drafter(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
+        """A prefill leaves no fewer tokens for its last chunk than the drafter reads ahead."""
+        left = request.num_tokens - num_computed_tokens - num_tokens
+        if 0 < left < self.drafter.reads_ahead:
+            return max(num_tokens - (self.drafter.reads_ahead - left), 0)
+        return num_tokens
+
+    def _allocate_running(self, request: Request, num_tokens: int) -> bool:
+        return self.state.kv_cache.grow(request, num_tokens, self.drafter.lookahead_slots)
 
     def _make_room(
         self, request: Request, num_tokens: int, index: int, output: SchedulerOutput
     ) -> tuple[int, bool]:
-        """Preempt until the slots fit. Returns the walk's index and whether the request got them.
+        """Preempt until the slots fit. Returns where the walk goes on and whether the request got them.
 
         A victim that was already scheduled in this step is taken out of it, and the walk steps back for it.
-        One that stands before the walk but was passed over does not move it, so then one request is left out.
+        In early releases one that stands before the walk but was passed over does not move it, so then one
+        request is left out. A request that was its own victim ends the walk, under FCFS in all releases.
         """
-        state = self.state
+        state, rules = self.state, self.state.rules
+        the_end = len(state.running)
         while True:
-            victim = state.running.pop(self._choose_victim(request))
-            if output.take_out(victim):
+            position = self._choose_victim(request)
+            victim = state.running[position]
+            if rules.defer_frees_in_flight and state.connector and victim.num_tokens_in_flight > 0:
+                return the_end, False
+            del state.running[position]
+            if output.take_out(victim) or (rules.victims_move_the_walk and position < index):
                 index -= 1
             state.preempt(victim)
             output.preempted.append(victim)
             if victim is request:
-                return index, False
+                goes_on = rules.self_victims_do_not_end_the_phase and state.config.policy == "priority"
+                return (index if goes_on else the_end), False
             if self._allocate_running(request, num_tokens):
                 return index, True
 
@@ -151,43 +198,62 @@ class Scheduler:
 
     def _admit_waiting(self, output: SchedulerOutput) -> None:
         state, waiting = self.state, self.state.waiting
-        set_aside: list[Request] = []
-        while waiting and output.token_budget > 0 and len(state.running) < state.config.max_num_seqs:
-            request = waiting.peek()
-            if any(gate.holds_back(request, output) for gate in self.gates):
-                set_aside.append(waiting.pop())
-                continue
-            found = self._find_computed(request)
+        while output.num_tokens_left > 0 and not self._is_full():
+            request = waiting.head(only_holders=state.pause == 1)
+            if request is None:
+                break
+            found = None
+            if not any(gate.holds_back(request, output) for gate in self.gates):
+                found = self._find_computed(request)
             if found is None:
-                set_aside.append(waiting.pop())
+                self._set_aside(request)
                 continue
             hits, external = found
             computed = request.num_computed_tokens + hits.num_tokens + external.num_tokens
             num_tokens = 0 if external.asynchronous else self._tokens_admitted(request, computed, output)
-            if num_tokens is None or not self._allocate(request, num_tokens, hits, external):
+            if num_tokens is None:
                 break
-            waiting.pop()
+            if num_tokens == 0 and not external.asynchronous:
+                self._set_aside(request)
+                continue
+            if not self._allocate(request, num_tokens, hits, external):
+                break
+            waiting.take_head()
             if external.asynchronous:
-                request.move_to(RequestStatus.WAITING_FOR_REMOTE_KVS)
-                set_aside.append(request)
+                self._start_load(request, computed)
             else:
                 self._admit(request, num_tokens, computed, output)
-        if set_aside:
-            waiting.put_back(set_aside)
+        waiting.put_back()
+        state.interval.end_pass(len(waiting))
+
+    def _is_full(self) -> bool:
+        num_running = len(self.state.running)
+        if self.state.rules.idle_sessions_take_a_place:
+            num_running += self.state.num_sessions_idle
+        return num_running >= self.max_running
+
+    def _set_aside(self, request: Request) -> None:
+        self.state.waiting.set_aside(self.state.waiting.take_head())
+        self.state.interval.defer(request)
 
     def _find_computed(self, request: Request) -> tuple[PrefixHits, ExternalMatch] | None:
         """What need not be computed: local hits and the connector's match. None: the connector does not know
         yet.
         """
-        state = self.state
-        hits, external = state.kv_cache.no_hits(), _NO_MATCH
+        state, kv_cache = self.state, self.state.kv_cache
+        hits, external = kv_cache.no_hits(), _NO_MATCH
         if request.num_computed_tokens:
             return hits, external
-        if state.kv_cache.caching and not request.skip_reading_prefix_cache:
-            hits = state.kv_cache.find_hits(request)
-            state.prefix_cache_stats.count(request, request.num_tokens, hits.num_tokens)
+        if kv_cache.caching and not request.skip_reading_prefix_cache:
+            if self.drafter.hash_lookahead and request.resumable:
+                kv_cache.hasher.rebuild(request)
+            hits = kv_cache.find_hits(request)
+            if not state.rules.count_lookups_when_admitted:
+                state.prefix_cache_stats.count(request, request.num_tokens, hits.num_tokens)
         if state.connector is not None:
             match = state.connector.match(request, hits.num_tokens)
+            if request.skip_reading_prefix_cache and state.rules.skipping_readers_still_ask_the_connector:
+                match = _NO_MATCH
             if match is None:
                 return None
             external = match
@@ -195,7 +261,7 @@ class Scheduler:
         return hits, external
 
     def _tokens_admitted(self, request: Request, computed: int, output: SchedulerOutput) -> int | None:
-        """Tokens for a request's first step; None if it must not be cut and does not fit."""
+        """Tokens for a request's first step; None if it and all behind it must wait."""
         config = self.state.config
         num_tokens = request.num_tokens - computed
         if num_tokens <= 0:  # vLLM stops with an assertion here: a session restarted with drafts in flight
@@ -203,39 +269,99 @@ class Scheduler:
                 f"request {request.request_id} is to be admitted with {computed} computed of "
                 f"{request.num_tokens} tokens"
             )
-        if 0 < config.long_prefill_token_threshold < num_tokens:
-            num_tokens = config.long_prefill_token_threshold
+        if self.state.interval.is_held and num_tokens > 1:
+            return None
+        padded = num_tokens + self._padding(num_tokens, computed, output)
+        if padded > num_tokens and padded > output.token_budget:
+            return None
+        num_tokens = self._capped(padded)
         if not config.enable_chunked_prefill and num_tokens > output.token_budget:
             return None
-        return self.cut(request, computed, min(num_tokens, output.token_budget)) or None
+        num_tokens = min(num_tokens, output.num_tokens_left)
+        cut = self.cut(request, computed, num_tokens)
+        if cut == 0:
+            return None
+        return self._feed_drafter(request, computed, cut)
+
+    def _padding(self, num_tokens: int, computed: int, output: SchedulerOutput) -> int:
+        """Dummy drafts that make an admission of one token look like the running decodes."""
+        drafter = self.drafter
+        if not (self.state.rules.pad_new_decodes and drafter.num_drafts) or drafter.drafts_by_batch:
+            return 0
+        if num_tokens != 1 or output.has_prefill_chunk or not (output.num_running_scheduled or computed):
+            return 0
+        fits = computed + drafter.num_drafts + 2 <= self.state.config.max_model_len
+        return drafter.num_drafts if fits else 0
 
     def _allocate(self, request: Request, num_tokens: int, hits: PrefixHits, external: ExternalMatch) -> bool:
-        state = self.state
+        state, drafter = self.state, self.drafter
         looked_up = request.num_computed_tokens == 0
+        keep_free = self.room.keep_free(request, hits, loading=external.asynchronous)
+        if keep_free is None:
+            return False
+        if state.rules.lookahead_at_admission:
+            lookahead = 0 if external.asynchronous else drafter.lookahead_slots
+        else:
+            lookahead = 0 if looked_up else drafter.lookahead_slots
         allocated = state.kv_cache.allocate(
             request,
             num_tokens,
-            num_lookahead_tokens=0 if looked_up else self.num_lookahead_tokens,
+            num_lookahead_tokens=lookahead,
             hits=hits,
             num_external_tokens=external.num_tokens,
             enter_cache=not external.asynchronous,
+            keep_free=keep_free,
         )
         if allocated and looked_up:
-            state.prefix_cache_stats.saved_tokens += hits.num_tokens
-            if request.num_preemptions:
-                state.preemption_accounts.came_back(request, hits.blocks, external.num_tokens)
-            if state.connector is not None:
-                state.connector.note_allocated(request, external.num_tokens)
-                queried = request.num_tokens - hits.num_tokens
-                state.connector_prefix_cache_stats.count(request, queried, external.num_tokens)
+            self._count_lookup(request, hits, external)
         return allocated
 
+    def _count_lookup(self, request: Request, hits: PrefixHits, external: ExternalMatch) -> None:
+        """A lookup led to an admission or to a load."""
+        state = self.state
+        stats = state.prefix_cache_stats
+        stats.saved_tokens += hits.num_tokens
+        if request.num_preemptions:
+            state.preemption_accounts.came_back(request, hits.blocks, external.num_tokens)
+        else:
+            request.num_local_hit_tokens = hits.num_tokens
+            request.num_loaded_tokens = external.num_tokens
+        if state.rules.count_lookups_when_admitted and state.kv_cache.caching:
+            if not request.skip_reading_prefix_cache:
+                stats.count(request, request.num_tokens, hits.num_tokens)
+        if state.connector is not None:
+            state.connector.note_allocated(request, external.num_tokens)
+            queried = request.num_tokens - hits.num_tokens
+            state.connector_prefix_cache_stats.count(request, queried, external.num_tokens)
+
+    def _start_load(self, request: Request, computed: int) -> None:
+        """The request waits for its KV, holding its blocks."""
+        state = self.state
+        request.move_to(RequestStatus.WAITING_FOR_REMOTE_KVS)
+        if state.rules.loads_count_exactly:
+            request.num_computed_tokens = computed
+        state.waiting.set_aside(request)
+        state.interval.defer(request)
+        state.prefills_under_way[request.request_id] = request
+
     def _admit(self, request: Request, num_tokens: int, computed: int, output: SchedulerOutput) -> None:
+        state = self.state
         resumed = request.status is RequestStatus.PREEMPTED
         (output.resumed if resumed else output.new).append(request)
         request.move_to(RequestStatus.RUNNING)
-        self.state.running.append(request)
+        state.running.append(request)
+        state.interval.undefer(request)
+        if computed < request.num_tokens - 1:
+            state.interval.note_prefill()
         request.num_computed_tokens = computed
         if request.num_cached_tokens == -1:
             request.num_cached_tokens = computed
+        dummies = num_tokens - (request.num_tokens - computed)
+        if dummies > 0:
+            output.scheduled_spec_decode_tokens[request.request_id] = dummies
         output.add(request, num_tokens)
+        if state.connector is not None:
+            if request.is_prefill_chunk:
+                state.prefills_under_way[request.request_id] = request
+            else:
+                state.prefills_under_way.pop(request.request_id, None)

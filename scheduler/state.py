@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from scheduler.accounts import PreemptionAccounts
+from scheduler.async_scheduling import SyncBookkeeping
 from scheduler.config import SchedulerConfig
 from scheduler.connector import KVConnector
 from scheduler.kv_cache.coordinator import KVCache
+from scheduler.output import SchedulerOutput
 from scheduler.policies.preemption_mode import PreemptionMode, Recompute
 from scheduler.policies.view import unshared_blocks
-from scheduler.queues import RequestQueue
+from scheduler.prefill_interval import PrefillInterval
+from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.status import RequestStatus
+from scheduler.waiting_line import WaitingLine
 
 
 @dataclass(slots=True)
@@ -48,9 +53,14 @@ class EngineState:
     """Requests, queues, KV cache and accounts of one engine."""
 
     config: SchedulerConfig
+    rules: Rules
     kv_cache: KVCache
-    waiting: RequestQueue
+    waiting: WaitingLine
+    bookkeeping: SyncBookkeeping
+    interval: PrefillInterval
     connector: KVConnector | None = None
+    pause: int = 0
+    """0: normal, 1: nothing new (only requests that hold blocks), 2: nothing at all."""
     running: list[Request] = field(default_factory=list)
     requests: dict[int, Request] = field(default_factory=dict)
     """Everything known, by id: waiting, running, and finished requests whose blocks are not yet released."""
@@ -68,20 +78,50 @@ class EngineState:
     preemption_accounts: PreemptionAccounts = field(default_factory=PreemptionAccounts)
     num_sessions_idle: int = 0
     """Streaming sessions waiting for their next input: they are not unfinished work."""
+    prefills_under_way: dict[int, Request] = field(default_factory=dict)
+    """With a connector: prompts admitted in part or being loaded, whose other blocks will be needed."""
+    num_steps: int = 0
+    """Steps so far that scheduled anything."""
+    deferred_frees: deque[tuple[int, list[int]]] = field(default_factory=deque)
+    """Blocks of steps in flight, to be freed when the step of this number has been processed."""
 
-    def preempt(self, request: Request) -> None:
+    def note_step(self, output: SchedulerOutput) -> None:
+        """A step has been planned: number it, and let it carry the ids that ended since the last."""
+        scheduled_any = output.total_num_scheduled_tokens > 0
+        self.interval.end_step(scheduled_any)
+        self.num_steps += scheduled_any
+        output.step_number = self.num_steps
+        output.finished_req_ids, self.finished_req_ids = self.finished_req_ids, set()
+
+    def preempt(self, request: Request, *, by_reset: bool = False) -> None:
         """Take a running request's blocks and send it back to the front of the waiting queue.
 
         The caller has removed it from the running list. Output tokens, block hashes and the cached-token
-        count of its first scheduling are kept, and so are tokens in flight for it.
+        count of its first scheduling are kept.
         """
         self.preemption_mode.before_preemption(request)
         self.preemption_accounts.preempted(request, unshared_blocks(request, self.kv_cache.pool))
-        self.kv_cache.free(request)
+        self.free_blocks(request)
+        self.bookkeeping.note_preempted(request, by_reset=by_reset)
+        self.prefills_under_way.pop(request.request_id, None)
         request.move_to(RequestStatus.PREEMPTED)
         request.high_water_tokens = max(request.high_water_tokens, request.num_computed_tokens)
         request.num_computed_tokens = 0
         request.num_draft_tokens = 0
         request.num_preemptions += 1
         self.num_preemptions += 1
-        self.waiting.add_front(request)
+        self.waiting.add_preempted(request)
+
+    def free_blocks(self, request: Request) -> None:
+        """Give back what a request holds: now, or when the step that still writes into it is processed."""
+        if self.rules.defer_frees_in_flight and self.connector and request.num_tokens_in_flight > 0:
+            blocks = self.kv_cache.detach(request)
+            if blocks:
+                self.deferred_frees.append((self.num_steps, blocks))
+        else:
+            self.kv_cache.free(request)
+
+    def release_deferred(self, step_number: int) -> None:
+        """The step of this number is being processed."""
+        while self.deferred_frees and self.deferred_frees[0][0] <= step_number:
+            self.kv_cache.release_detached(self.deferred_frees.popleft()[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.config import SchedulerConfig
+from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.status import RequestStatus
 
@@ -12,9 +13,10 @@ from scheduler.status import RequestStatus
 class StopRules:
     """Appends sampled tokens until one ends the request: EOS, a stop token, or a length limit."""
 
-    __slots__ = ("eos_token_id", "max_model_len")
+    __slots__ = ("eos_token_id", "ignore_min_tokens", "max_model_len")
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, rules: Rules) -> None:
+        self.ignore_min_tokens = rules.ignore_min_tokens
         self.eos_token_id = config.eos_token_id
         self.max_model_len = config.max_model_len
 
@@ -31,7 +33,7 @@ class StopRules:
             request.num_tokens = position + 1
             num_outputs = request.num_output_tokens + 1
             request.num_output_tokens = num_outputs
-            if num_outputs < request.min_tokens:
+            if num_outputs < request.min_tokens and not self.ignore_min_tokens:
                 continue
             if token == self.eos_token_id and not request.ignore_eos:
                 return RequestStatus.FINISHED_STOPPED

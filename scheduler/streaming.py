@@ -41,12 +41,11 @@ class Sessions:
 
     def __init__(self, state: EngineState) -> None:
         self.state = state
-        self._inputs: dict[int, list[SessionInput | None]] = {}
 
     def submit(self, request: Request, new_input: SessionInput | None) -> None:
         """The next input of a session has come, or its end (None). A busy session takes it up later."""
         if request.status is not RequestStatus.WAITING_FOR_STREAMING_REQ:
-            self._inputs.setdefault(request.request_id, []).append(new_input)
+            request.session_inputs.append(new_input)
         elif new_input is None:
             finish(self.state, [request], RequestStatus.FINISHED_ABORTED)
         else:
@@ -55,46 +54,52 @@ class Sessions:
             self.state.num_sessions_idle -= 1
 
     def end_turn(self, request: Request) -> bool:
-        """A stop in a resumable request: queue the session up again, or return True if it has really
-        ended.
+        """A stop in a resumable request: True if it has really ended. Else the caller enqueues it again, with
+        its next input or idle.
         """
-        queued = self._inputs.get(request.request_id)
-        if not queued:
+        if request.session_inputs and request.session_inputs[0] is None:
+            return True
+        self.state.bookkeeping.note_turn_ended(request)
+        if request.session_inputs:
+            new_input = request.session_inputs.pop(0)
+            assert isinstance(new_input, SessionInput)
+            self._merge(request, new_input)
+            request.move_to(RequestStatus.WAITING)
+        else:
             request.move_to(RequestStatus.WAITING_FOR_STREAMING_REQ)
             self.state.num_sessions_idle += 1
-            self.state.waiting.add(request)
-            return False
-        new_input = queued.pop(0)
-        if new_input is None:
-            return True
-        self._merge(request, new_input)
-        request.move_to(RequestStatus.WAITING)
-        self.state.waiting.add(request)
         return False
 
-    def forget(self, request: Request) -> None:
-        """The session is over."""
-        self._inputs.pop(request.request_id, None)
-
     def _merge(self, request: Request, new_input: SessionInput) -> None:
-        """What has KV so far becomes the prompt, and the new input follows it.
-
-        The last sampled token has no KV and is dropped. A hash already made of a block that ends with it
-        stays (vLLM 0.16 does not truncate hashes), and so does the first input's `max_tokens`.
-        """
+        """The text so far becomes the prompt, and the new input follows it."""
         if self.state.kv_cache.caching:
             self.state.kv_cache.hasher.extend(request)
-        kept = min(request.num_computed_tokens, request.num_tokens)
+        kept = self._keep(request)
         request.tokens.truncate(kept)
         length = request.tokens.append_ranges(kept, new_input.prompt)
         request.num_prompt_tokens += max(0, kept - request.num_prompt_tokens) + length - kept
         request.num_tokens = length
-        request.max_total_tokens = request.num_prompt_tokens + request.max_tokens
         request.num_output_tokens = 0
         request.arrival_time = new_input.arrival_time
+        if self.state.rules.merge_keeps_all_but_the_last_token:
+            request.max_tokens = new_input.max_tokens
         if new_input.min_tokens is not None:
             request.min_tokens = new_input.min_tokens
         if new_input.ignore_eos is not None:
             request.ignore_eos = new_input.ignore_eos
         if new_input.stop_token_ids is not None:
             request.stop_token_ids = new_input.stop_token_ids
+        request.max_total_tokens = request.num_prompt_tokens + request.max_tokens
+
+    def _keep(self, request: Request) -> int:
+        """How many tokens the next input follows: the last sampled one has no KV and is dropped.
+
+        Early releases keep what has KV, and also the hash of a block that ends with the dropped token, so that
+        later blocks are cached under hashes of text they do not have. Later ones keep all but the last token,
+        computed or not, and cut the hashes beyond.
+        """
+        if not self.state.rules.merge_keeps_all_but_the_last_token:
+            return min(request.num_computed_tokens, request.num_tokens)
+        kept = request.num_tokens - 1
+        self.state.kv_cache.hasher.truncate(request, kept)
+        return kept

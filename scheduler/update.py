@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler import lifecycle
-from scheduler.async_scheduling import SyncBookkeeping
+from scheduler.async_scheduling import Arrival, SyncBookkeeping
 from scheduler.connector import KVReport
 from scheduler.output import EngineCoreOutputs, RequestOutput, SchedulerOutput
 from scheduler.remote_loads import RemoteLoads
@@ -37,18 +37,26 @@ class OutputUpdate:
         entries: list[RequestOutput] = []
         worthless: set[int] = set()
         errors: list[RequestOutput] = []
+        if self.state.deferred_frees and output.requests:
+            self.state.release_deferred(output.step_number)
         if report is not None and report.invalid_blocks:
-            worthless, errors = self.remote_loads.take_invalid_blocks(report.invalid_blocks)
+            worthless, errors = self.remote_loads.take_invalid_blocks(report.invalid_blocks, output)
         stopped: list[tuple[Request, RequestStatus]] = []
-        deliver = self.bookkeeping.deliver
+        going_on: list[Request] = []
+        bookkeeping = self.bookkeeping
         drafted = bool(output.scheduled_spec_decode_tokens)
-        for request, tokens in zip(output.requests, sampled, strict=True):
+        arrivals = self._note_arrivals(output) if bookkeeping.counts_tokens_in_flight else None
+        deliver = bookkeeping.deliver
+        for i, (request, tokens) in enumerate(zip(output.requests, sampled, strict=True)):
             if not tokens or request.status >= _FIRST_FINISHED or request.request_id in worthless:
                 continue
+            stale = arrivals is not None and arrivals[i] is not Arrival.LIVE
+            if stale and arrivals is not None and arrivals[i] is Arrival.WORTHLESS:
+                continue
             if drafted:
-                self._roll_back(request, len(tokens), output)
+                self._roll_back(request, len(tokens), output, stale)
             before = request.num_tokens
-            final = deliver(request, tokens)
+            final = bookkeeping.deliver_stale(request, tokens) if stale else deliver(request, tokens)
             count = request.num_tokens - before
             if final is None:
                 if count:
@@ -56,29 +64,46 @@ class OutputUpdate:
             else:
                 stopped.append((request, request.status))
                 entries.append((request, count, FINISH_REASONS[final]))
-                self._stop(request, final)
+                if self._stop(request, final):
+                    going_on.append(request)
         if stopped:
             self._leave_queues(stopped)
+        for request in going_on:
+            lifecycle.enqueue(self.state, request)
         if report is not None:
             self.remote_loads.take_report(report)
         entries += errors
         return EngineCoreOutputs(entries, self._finished_by_client())
 
-    def _roll_back(self, request: Request, num_tokens: int, output: SchedulerOutput) -> None:
+    def _note_arrivals(self, output: SchedulerOutput) -> list[Arrival]:
+        """What the output is to each request; also those that have ended or failed are told."""
+        note = self.bookkeeping.note_arrival
+        return [
+            note(request, count)
+            for request, count in zip(output.requests, output.num_scheduled_tokens, strict=True)
+        ]
+
+    def _roll_back(self, request: Request, num_tokens: int, output: SchedulerOutput, stale: bool) -> None:
         num_drafts = output.scheduled_spec_decode_tokens.get(request.request_id, 0)
         if num_drafts:
             num_accepted = num_tokens - 1
-            self.bookkeeping.note_rejected(request, num_drafts - num_accepted)
+            if not stale:
+                self.bookkeeping.note_rejected(request, num_drafts - num_accepted)
             stats = self.spec_decode_stats
             stats.num_drafts += 1
             stats.num_draft_tokens += num_drafts
             stats.num_accepted_tokens += num_accepted
 
-    def _stop(self, request: Request, final: RequestStatus) -> None:
+    def _stop(self, request: Request, final: RequestStatus) -> bool:
+        """End a request; or a turn of a session that goes on, True if it is still to be enqueued."""
         if request.resumable and not self.sessions.end_turn(request):
-            return
+            if self.state.rules.sessions_queue_after_the_update:
+                return True
+            lifecycle.enqueue(self.state, request)
+            return False
         request.move_to(final)
         lifecycle.end(self.state, request)
+        return False
 
     def _leave_queues(self, stopped: list[tuple[Request, RequestStatus]]) -> None:
         """Requests leave the queue in which they stood when their last token came."""

@@ -36,6 +36,10 @@ class ChunkedLocalManager(WindowManager):
         self.align(hits, alignment)
         return hits
 
+    def most_blocks(self, num_batched_tokens: int, max_model_len: int) -> int:
+        """A chunk and a step."""
+        return -(-min(self.spec.chunk + num_batched_tokens, max_model_len) // self.block_size)
+
     def quiet_until(self, request: Request, num_computed_tokens: int) -> int:
         """Ends too where the next chunk begins."""
         next_chunk = self.num_skipped_tokens(num_computed_tokens) + self.spec.chunk

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 
 from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec
 from scheduler.kv_cache.chunked_local import ChunkedLocalManager
+from scheduler.kv_cache.entry import EntryLimit, InBlockBoundary, ReachableBlocks
 from scheduler.kv_cache.hashes import BlockHasher
 from scheduler.kv_cache.mamba import AlignedMambaManager, MambaManager
 from scheduler.kv_cache.manager import NEVER, GroupManager, shorten
 from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool, Pool
 from scheduler.kv_cache.sliding import SlidingManager
+from scheduler.release import Rules
 from scheduler.request import Request
+from scheduler.speculation import Drafter
 
 _MANAGERS: dict[GroupKind, type[GroupManager]] = {
     GroupKind.FULL: GroupManager,
@@ -51,8 +54,7 @@ class _SpecSet:
 class KVCache:
     """Block tables and prefix cache of all groups.
 
-    `num_lookahead_tokens`: slots that a drafter wants beyond a running request's own. `drop_last_hit`: eagle
-    computes the last hit block again.
+    `drafter` is what speculative decoding asks of it, `rules` are those of the release.
     """
 
     def __init__(
@@ -60,17 +62,23 @@ class KVCache:
         config: KVCacheConfig,
         *,
         max_model_len: int,
-        num_lookahead_tokens: int = 0,
-        drop_last_hit: bool = False,
+        rules: Rules | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
+        rules, drafter = rules or Rules(), drafter or Drafter()
         self.config = config
+        self.rules = rules
         self.max_model_len = max_model_len
-        self.num_lookahead_tokens = num_lookahead_tokens
+        self.num_lookahead_tokens = drafter.lookahead_slots
         self.caching = config.enable_caching
-        self.drop_last_hit = drop_last_hit
-        pool = BlockPool(config.num_blocks, len(config.groups))
+        self.drop_last_hit = drafter.drops_last_hit
+        self._steady = drafter.drafting_slots == 0
+        pool = self._block_pool = BlockPool(
+            config.num_blocks, len(config.groups), reuse_unhashed_first=rules.reuse_unhashed_first
+        )
         self.pool: Pool = pool
-        self.hasher = BlockHasher(config.hash_block_size)
+        self.hasher = BlockHasher(config.hash_block_size, drafter.hash_lookahead)
+        self._entry_limit = EntryLimit(config, rules, drafter)
         self.managers = [
             _manager_class(spec)(
                 spec,
@@ -81,6 +89,8 @@ class KVCache:
             )
             for index, spec in enumerate(config.groups)
         ]
+        if self.caching:
+            self._choose_what_to_enter(config, rules)
         self._droppers = [manager for manager in self.managers if not manager.keeps_all]
         self._state_block_size = next(
             (manager.block_size for manager in self.managers if isinstance(manager, AlignedMambaManager)), 0
@@ -96,6 +106,18 @@ class KVCache:
         for manager in self.managers:
             sets.setdefault(manager.spec, _SpecSet(manager)).groups.append(manager.index)
         return sorted(sets.values(), key=lambda spec_set: spec_set.manager.spec.kind is not GroupKind.FULL)
+
+    def _choose_what_to_enter(self, config: KVCacheConfig, rules: Rules) -> None:
+        common, drop = config.common_block_size, self.drop_last_hit
+        retention = config.window_retention_tokens
+        for manager in self.managers:
+            spec = manager.spec
+            manager.align_after_drop = rules.drop_last_hit_once
+            if rules.enter_reachable_window_blocks and spec.kind is GroupKind.SLIDING:
+                assert retention != "release", "the engine puts the release's default in"
+                manager.reachable = ReachableBlocks(spec, common, retention, drop)
+            if rules.enter_common_lengths and spec.kind is GroupKind.FULL and manager.keys_per_block > 1:
+                manager.in_block_boundary = InBlockBoundary(config.hash_block_size, spec.block_size, drop)
 
     # --- counts -----------------------------------------------------------------------------------------
 
@@ -143,25 +165,34 @@ class KVCache:
         longest = request.num_tokens - 1
         if len(self._spec_sets) == 1:
             spec_set = self._spec_sets[0]
-            blocks = self._look_up(spec_set, request, longest, spec_set.manager.block_size)
-            hits = PrefixHits(blocks, len(blocks[0]) * spec_set.manager.block_size)
-        else:
-            hits = self._find_common_hits(request, longest)
-        return hits
+            size = spec_set.manager.block_size
+            blocks = self._look_up(spec_set, request, longest, size, self.drop_last_hit)
+            hits = PrefixHits([[] for _ in self.managers], len(blocks[0]) * size)
+            for group, group_hits in zip(spec_set.groups, blocks, strict=True):
+                hits.blocks[group] = group_hits
+            return hits
+        return self._find_common_hits(request, longest)
 
-    def _look_up(self, spec_set: _SpecSet, request: Request, longest: int, alignment: int) -> list[list[int]]:
+    def _look_up(
+        self, spec_set: _SpecSet, request: Request, longest: int, alignment: int, drop_last: bool
+    ) -> list[list[int]]:
         manager = spec_set.manager
         step = manager.keys_per_block
         keys = request.block_keys if step == 1 else request.block_keys[step - 1 :: step]
-        return manager.longest_hit(keys, longest, spec_set.groups, self.drop_last_hit, alignment)
+        return manager.longest_hit(keys, longest, spec_set.groups, drop_last, alignment)
 
     def _find_common_hits(self, request: Request, longest: int) -> PrefixHits:
-        """Several specs: each may only shorten what the others found, until all agree on a length."""
-        alignment = self.config.common_block_size
+        """Several specs: each may only shorten what the others found, until all agree on a length.
+
+        Where the release has each spec give up its last block for the drafter only once, it looks one block
+        further to do so, until a later pass that gives up none has shortened the length.
+        """
+        alignment, once = self.config.common_block_size, self.rules.drop_last_hit_once
         found: list[list[list[int]] | None] = [None] * len(self._spec_sets)
         full_first = self._spec_sets[0].manager.spec.kind is GroupKind.FULL
         one_pass = full_first and len(self._spec_sets) == 2
-        length = longest
+        length, furthest = longest, 0
+        dropped: set[int] = set()
         while True:
             before = length
             for i, spec_set in enumerate(self._spec_sets):
@@ -170,9 +201,17 @@ class KVCache:
                 if known is not None and spec_set.manager.spec.kind is GroupKind.FULL:
                     length = length // size * size
                     continue
-                blocks = self._look_up(spec_set, request, length, alignment)
+                drop = self.drop_last_hit and i not in dropped
+                limit = min(length + size, longest) if drop and once else length
+                blocks = self._look_up(spec_set, request, limit, alignment, drop)
                 found[i] = blocks
-                length = len(blocks[0]) * size
+                reached = len(blocks[0]) * size
+                if drop and once:
+                    dropped.add(i)
+                elif reached < length:
+                    dropped.clear()
+                length = reached
+                furthest = max(furthest, length)
             if one_pass or length >= before:
                 break
         hits = self.no_hits()
@@ -183,6 +222,7 @@ class KVCache:
             for group, group_hits in zip(spec_set.groups, blocks_found, strict=True):
                 hits.blocks[group] = group_hits
         hits.num_tokens = length
+        request.junction_tokens = furthest if furthest > length else 0
         return hits
 
     def cut_at_state_boundary(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
@@ -209,25 +249,26 @@ class KVCache:
         hits: PrefixHits | None = None,
         num_external_tokens: int = 0,
         enter_cache: bool = True,
+        keep_free: int = 0,
     ) -> bool:
         """Give the request slots for its next tokens; False (and nothing taken) if there are too few free
         blocks.
 
         Slots cover computed, hit, external, new and lookahead tokens. Full blocks of known tokens are entered
         in the prefix cache at once unless `enter_cache` is off (loads still under way). Blocks that have
-        fallen out of a window are given back first, even if the allocation then fails.
+        fallen out of a window are given back first, even if the allocation then fails. So many blocks as
+        `keep_free` says must remain free.
         """
         num_hit_tokens = hits.num_tokens if hits else 0
         computed = request.num_computed_tokens + num_hit_tokens + num_external_tokens
         num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
-        if request.block_tables:
-            for manager in self._droppers:
-                manager.drop_skipped(request, computed)
+        if request.block_tables and self._droppers:
+            self._drop_skipped(request, computed)
         needed = 0
         for manager in self.managers:
             group_hits = hits.blocks[manager.index] if hits else ()
             needed += manager.blocks_needed(request, num_slots, group_hits, computed)
-        if needed > self.pool.free_queue.size:
+        if needed > self.pool.free_queue.size - keep_free:
             return False
 
         if not request.block_tables:
@@ -244,8 +285,8 @@ class KVCache:
         """`allocate` for a running request: it has tables and finds no hits."""
         computed = request.num_computed_tokens
         num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
-        for manager in self._droppers:
-            manager.drop_skipped(request, computed)
+        if self._droppers:
+            self._drop_skipped(request, computed)
         needed = 0
         for manager in self.managers:
             needed += manager.blocks_missing(request, num_slots)
@@ -260,6 +301,31 @@ class KVCache:
         self._note_quiet(request, computed, num_new_tokens)
         return True
 
+    def num_blocks_for(
+        self, request: Request, num_tokens: int, hits: PrefixHits | None, num_batched_tokens: int
+    ) -> int:
+        """Free blocks it takes for a request to have so many tokens, if steps compute up to
+        `num_batched_tokens` of them: blocks that will have fallen out of a window by then are not needed.
+        """
+        num_slots = min(num_tokens, self.max_model_len)
+        computed = request.num_computed_tokens + (hits.num_tokens if hits else 0)
+        return sum(
+            manager.blocks_needed(
+                request,
+                num_slots,
+                hits.blocks[manager.index] if hits else (),
+                computed,
+                manager.most_blocks(num_batched_tokens, self.max_model_len),
+            )
+            for manager in self.managers
+        )
+
+    def _drop_skipped(self, request: Request, computed: int) -> None:
+        if self.rules.windows_drop_processed_tokens:
+            computed -= request.num_tokens_in_flight
+        for manager in self._droppers:
+            manager.drop_skipped(request, computed)
+
     def _open_tables(
         self, request: Request, hits: PrefixHits | None, computed: int, num_external_tokens: int
     ) -> None:
@@ -273,8 +339,15 @@ class KVCache:
                 manager.extend(request, computed)
 
     def _note_quiet(self, request: Request, computed: int, num_tokens: int) -> None:
-        """Work out up to where one-token steps need no call of `allocate`."""
-        until = self.max_model_len - 1 if computed + num_tokens >= request.high_water_tokens else 0
+        """Work out up to where one-token steps need no call of `allocate`.
+
+        Nowhere while a prompt or what was lost by a preemption is computed: then there is more to note.
+        """
+        after = computed + num_tokens
+        recomputing = after < max(request.high_water_tokens, request.num_tokens)
+        until = 0 if recomputing or not self._steady else self.max_model_len - 1
+        if self.rules.windows_drop_processed_tokens:
+            computed -= request.num_tokens_in_flight
         for manager in self.managers:
             until = min(until, manager.quiet_until(request, computed))
         request.kv_quiet_until = until - self.num_lookahead_tokens
@@ -283,11 +356,15 @@ class KVCache:
 
     def enter(self, request: Request, num_tokens: int) -> None:
         """Enter the full blocks of the first `num_tokens` tokens in the prefix cache of every group."""
-        if (len(request.block_keys) + 1) * self.hasher.block_size <= num_tokens:
+        size = self.hasher.block_size
+        if (len(request.block_keys) + 1) * size <= num_tokens:
             self.hasher.extend(request)
         next_full = NEVER
         for manager in self.managers:
-            manager.enter(request, num_tokens)
+            limit = self._entry_limit.tokens(manager.block_size, num_tokens)
+            limit = min(limit, len(request.block_keys) * size)
+            manager.enter(request, limit)
+            manager.enter_boundary(request, limit)
             next_full = min(next_full, manager.next_full_tokens(request))
         request.next_full_tokens = next_full
 
@@ -300,6 +377,24 @@ class KVCache:
             request.num_cached_blocks = []
             request.kv_quiet_until = 0
             del self.holders[request.request_id]
+
+    def detach(self, request: Request) -> list[int]:
+        """Take a request's blocks from it without releasing them; pass the list to `release_detached` later."""
+        blocks = [block for table in request.block_tables for block in table if block != NULL_BLOCK]
+        if request.block_tables:
+            request.block_tables = []
+            request.num_cached_blocks = []
+            request.kv_quiet_until = 0
+            del self.holders[request.request_id]
+        return blocks
+
+    def release_detached(self, blocks: list[int]) -> None:
+        """Release blocks of all groups in one go, the last first."""
+        self._block_pool.release(reversed(blocks))
+
+    def num_hashed_tokens(self, request: Request) -> int:
+        """How far the request's blocks are in the prefix cache, over all groups."""
+        return min(manager.num_hashed_tokens(request) for manager in self.managers)
 
     def reset(self) -> bool:
         """Empty the prefix cache; refused (False) while any block is in use."""

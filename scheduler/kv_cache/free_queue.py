@@ -45,6 +45,19 @@ class FreeQueue:
         following[tail] = 0
         previous[0] = tail
 
+    def prepend_many(self, blocks: Iterable[int]) -> None:
+        """Put blocks before the head: the first of them will be handed out next."""
+        following, previous = self._next, self._prev
+        head = following[0]
+        before = 0
+        for block in blocks:
+            following[before] = block
+            previous[block] = before
+            before = block
+            self.size += 1
+        following[before] = head
+        previous[head] = before
+
     def remove(self, block: int) -> None:
         """Take one block out, wherever it stands."""
         following, previous = self._next, self._prev

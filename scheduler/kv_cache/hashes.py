@@ -24,12 +24,16 @@ _Origin = tuple[int | None, tuple[TokenRange, ...], str | None, str | None]
 
 
 class BlockHasher:
-    """Makes the keys of one engine's requests, `block_size` tokens each."""
+    """Makes the keys of one engine's requests, `block_size` tokens each.
 
-    __slots__ = ("_numbers", "block_size")
+    With `lookahead` a block's key also covers so many tokens behind the block, and exists only once they do.
+    """
 
-    def __init__(self, block_size: int) -> None:
+    __slots__ = ("_numbers", "block_size", "lookahead")
+
+    def __init__(self, block_size: int, lookahead: int = 0) -> None:
         self.block_size = block_size
+        self.lookahead = lookahead
         self._numbers: dict[_Origin, int] = {}
 
     @property
@@ -39,10 +43,10 @@ class BlockHasher:
 
     def extend(self, request: Request) -> None:
         """Append the keys of all full blocks that have none yet. Keys once made are never recomputed here."""
-        size = self.block_size
+        size, ahead = self.block_size, self.lookahead
         keys = request.block_keys
         index = len(keys)
-        full = request.num_tokens // size
+        full = (request.num_tokens - ahead) // size
         if index >= full:
             return
         tokens = request.tokens
@@ -54,19 +58,19 @@ class BlockHasher:
             begin = index * size
             run = tokens.run_at(begin)
             run_end = starts[run + 1] if run + 1 < len(starts) else request.num_tokens
-            if begin + size <= run_end:
+            if begin + size + ahead <= run_end:
                 if index == 0 and request.lora_name is None and request.cache_salt is None:
                     key = shifts[run] << ROOM_BITS
                 elif index and request.hashed_shift == shifts[run]:
                     key = keys[-1] + 1
                 else:
                     key = self._number(request, begin)
-                count = run_end // size - index
+                count = (run_end - ahead) // size - index
                 keys.extend(range(key, key + count))
                 index += count
             else:
                 keys.append(self._number(request, begin))
-                run = tokens.run_at(begin + size - 1)
+                run = tokens.run_at(begin + size + ahead - 1)
                 index += 1
             request.hashed_shift = shifts[run]
 
@@ -80,8 +84,22 @@ class BlockHasher:
             and request.hashed_shift == tokens.shifts[-1]
         )
 
+    def truncate(self, request: Request, num_tokens: int) -> None:
+        """Forget the keys of blocks that are not full within the first `num_tokens` tokens."""
+        keys = request.block_keys
+        del keys[num_tokens // self.block_size :]
+        if keys:
+            tokens = request.tokens
+            last = len(keys) * self.block_size + self.lookahead - 1
+            request.hashed_shift = tokens.shifts[tokens.run_at(last)]
+
+    def rebuild(self, request: Request) -> None:
+        """Make all keys anew from the present tokens."""
+        request.block_keys.clear()
+        self.extend(request)
+
     def _number(self, request: Request, begin: int) -> int:
-        pieces = request.tokens.pieces(begin, begin + self.block_size)
+        pieces = request.tokens.pieces(begin, begin + self.block_size + self.lookahead)
         origin: _Origin
         if begin:
             origin = (request.block_keys[-1], pieces, None, None)

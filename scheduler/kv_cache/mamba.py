@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scheduler.kv_cache.manager import NEVER
 from scheduler.kv_cache.pool import NULL_BLOCK
 from scheduler.kv_cache.sliding import SlidingManager
 from scheduler.request import Request
@@ -24,19 +25,26 @@ class MambaManager(SlidingManager):
         """The state before a token, and the token."""
         return 2
 
+    def most_blocks(self, num_batched_tokens: int, max_model_len: int) -> int:
+        """See `GroupManager`; not known to be capped."""
+        return NEVER
+
 
 class AlignedMambaManager(MambaManager):
     """Mode "align": a step writes one state, at its end; null blocks stand for the boundaries it ran over."""
 
     def blocks_needed(
-        self, request: Request, num_slots: int, hits: Sequence[int], num_computed_tokens: int
+        self,
+        request: Request,
+        num_slots: int,
+        hits: Sequence[int],
+        num_computed_tokens: int,
+        most_blocks: int = NEVER,
     ) -> int:
         """One block if the step leaves the last one, and the hit block if it is free now."""
-        hits_needed = self.num_free_hits(hits)
-        return (
-            min(super().blocks_needed(request, num_slots, hits, num_computed_tokens) - hits_needed, 1)
-            + hits_needed
-        )
+        free_hits = self.num_free_hits(hits)
+        needed = super().blocks_needed(request, num_slots, hits, num_computed_tokens, most_blocks)
+        return min(needed - free_hits, 1) + free_hits
 
     def blocks_missing(self, request: Request, num_slots: int) -> int:
         """One block if the step leaves the last one."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.config import KVGroupSpec
+from scheduler.kv_cache.entry import InBlockBoundary, ReachableBlocks
 from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool
 from scheduler.request import Request
 
@@ -34,6 +35,11 @@ class GroupManager:
         self.pool = pool
         self.caching = caching
         self.keys_per_block = keys_per_block
+        self.align_after_drop = False
+        """Whether a hit's length is aligned after its last block is dropped, not before."""
+        self.in_block_boundary: InBlockBoundary | None = None
+        self.reachable: ReachableBlocks | None = None
+        """Where the release enters only blocks that can be hit."""
 
     # --- lookup -----------------------------------------------------------------------------------------
 
@@ -81,15 +87,25 @@ class GroupManager:
         return 0
 
     def blocks_needed(
-        self, request: Request, num_slots: int, hits: Sequence[int], num_computed_tokens: int
+        self,
+        request: Request,
+        num_slots: int,
+        hits: Sequence[int],
+        num_computed_tokens: int,
+        most_blocks: int = NEVER,
     ) -> int:
-        """Free blocks it takes to give the request `num_slots` slots, hits that are free now included."""
+        """Free blocks it takes to give the request `num_slots` slots, hits that are free now included.
+
+        `most_blocks`: no request ever has more blocks than this at a time, however long it is.
+        """
         table = request.block_tables[self.index] if request.block_tables else ()
-        covered = len(table)
-        if hits:
-            covered += len(hits)
-        needed = -(-num_slots // self.block_size) - covered
+        covered = len(table) + len(hits)
+        needed = min(-(-num_slots // self.block_size), most_blocks) - covered
         return max(needed, 0) + self.num_free_hits(hits)
+
+    def most_blocks(self, num_batched_tokens: int, max_model_len: int) -> int:
+        """The most blocks a request can hold at a time if a step computes up to so many tokens of it."""
+        return NEVER
 
     def blocks_missing(self, request: Request, num_slots: int) -> int:
         """New blocks it takes to give a request that has a table `num_slots` slots."""
@@ -126,11 +142,39 @@ class GroupManager:
         if first >= full:
             return
         table, keys, step = request.block_tables[index], request.block_keys, self.keys_per_block
-        for i in range(first, full):
+        for i in self.enterable(request, first, full):
             block = table[i]
             if block != NULL_BLOCK:
+                if self.in_block_boundary:
+                    self.pool.forget(block)
                 self.pool.enter(block, keys[(i + 1) * step - 1], index)
         request.num_cached_blocks[index] = full
+
+    def enterable(self, request: Request, first: int, full: int) -> Sequence[int]:
+        """Which of the full blocks `first` … `full` - 1 to enter in the prefix cache."""
+        return range(first, full)
+
+    def enter_boundary(self, request: Request, num_tokens: int) -> None:
+        """Let the block that holds the prompt's last hash boundary count as hashed once that is computed."""
+        if self.in_block_boundary is None:
+            return
+        boundary = self.in_block_boundary.tokens(request)
+        i = boundary // self.block_size
+        if boundary and boundary <= num_tokens and i >= request.num_cached_blocks[self.index]:
+            block = request.block_tables[self.index][i]
+            if self.pool.key_of_block[block] is None:
+                key = request.block_keys[boundary // self.in_block_boundary.hash_block_size - 1]
+                self.pool.enter(block, key, self.index)
+
+    def num_hashed_tokens(self, request: Request) -> int:
+        """The end of the last block of the request that carries a key."""
+        table = request.block_tables[self.index]
+        for i in range(len(table) - 1, -1, -1):
+            if table[i] != NULL_BLOCK and self.pool.key_of_block[table[i]] is not None:
+                if i < request.num_cached_blocks[self.index] or self.in_block_boundary is None:
+                    return (i + 1) * self.block_size
+                return self.in_block_boundary.tokens(request)
+        return 0
 
     def free(self, request: Request) -> None:
         """Release the whole table, tail first."""

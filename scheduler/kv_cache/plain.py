@@ -9,7 +9,9 @@ from __future__ import annotations
 from scheduler.config import GroupKind, KVCacheConfig
 from scheduler.kv_cache.coordinator import KVCache, PrefixHits
 from scheduler.kv_cache.runs import BlockRun, RunPool
+from scheduler.release import Rules
 from scheduler.request import Request
+from scheduler.speculation import Drafter
 
 
 class PlainKVCache(KVCache):
@@ -22,15 +24,10 @@ class PlainKVCache(KVCache):
         config: KVCacheConfig,
         *,
         max_model_len: int,
-        num_lookahead_tokens: int = 0,
-        drop_last_hit: bool = False,
+        rules: Rules | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
-        super().__init__(
-            config,
-            max_model_len=max_model_len,
-            num_lookahead_tokens=num_lookahead_tokens,
-            drop_last_hit=drop_last_hit,
-        )
+        super().__init__(config, max_model_len=max_model_len, rules=rules, drafter=drafter)
         self.pool = RunPool(config.num_blocks)
         self.block_size = config.groups[0].block_size
 
@@ -58,6 +55,7 @@ class PlainKVCache(KVCache):
         hits: PrefixHits | None = None,
         num_external_tokens: int = 0,
         enter_cache: bool = True,
+        keep_free: int = 0,
     ) -> bool:
         """See `KVCache.allocate`."""
         pool, size = self.pool, self.block_size
@@ -67,7 +65,7 @@ class PlainKVCache(KVCache):
         held = len(request.block_tables[0]) if request.block_tables else 0
         missing = max(-(-slots // size) - held - len(hit_blocks), 0)
         needed = missing + pool.num_free_of(hit_blocks) if hit_blocks else missing
-        if needed > pool.free_queue.size:
+        if needed > pool.free_queue.size - keep_free:
             return False
         if not request.block_tables:
             pool.touch(hit_blocks)
@@ -100,11 +98,20 @@ class PlainKVCache(KVCache):
         self._note_quiet(request, computed, num_new_tokens)
         return True
 
+    def num_blocks_for(
+        self, request: Request, num_tokens: int, hits: PrefixHits | None, num_batched_tokens: int
+    ) -> int:
+        """See `KVCache.num_blocks_for`."""
+        hit_blocks = hits.blocks[0] if hits else []
+        held = len(request.block_tables[0]) if request.block_tables else 0
+        needed = -(-min(num_tokens, self.max_model_len) // self.block_size) - held - len(hit_blocks)
+        return max(needed, 0) + (self.pool.num_free_of(hit_blocks) if hit_blocks else 0)
+
     def _note_quiet(self, request: Request, computed: int, num_tokens: int) -> None:
         until = len(request.block_tables[0]) * self.block_size - self.num_lookahead_tokens
         if self.caching:
             until = min(until, request.next_full_tokens - 1)
-        recomputing = computed + num_tokens < request.high_water_tokens
+        recomputing = computed + num_tokens < max(request.high_water_tokens, request.num_tokens)
         request.kv_quiet_until = 0 if recomputing else min(until, self.max_model_len - 1)
 
     def enter(self, request: Request, num_tokens: int) -> None:
@@ -172,19 +179,18 @@ def build_kv_cache(
     config: KVCacheConfig,
     *,
     max_model_len: int,
-    num_lookahead_tokens: int = 0,
-    drop_last_hit: bool = False,
+    rules: Rules | None = None,
+    drafter: Drafter | None = None,
 ) -> KVCache:
     """The KV cache for a configuration: plain where that is enough."""
+    rules, drafter = rules or Rules(), drafter or Drafter()
     spec = config.groups[0]
-    plain = (
+    by_runs = not (rules.reuse_unhashed_first or rules.enter_common_lengths or rules.defer_frees_in_flight)
+    plain = by_runs and (
         len(config.groups) == 1
         and spec.kind is GroupKind.FULL
         and (not config.enable_caching or spec.block_size == config.hash_block_size)
     )
     return (PlainKVCache if plain else KVCache)(
-        config,
-        max_model_len=max_model_len,
-        num_lookahead_tokens=num_lookahead_tokens,
-        drop_last_hit=drop_last_hit,
+        config, max_model_len=max_model_len, rules=rules, drafter=drafter
     )

@@ -73,10 +73,12 @@ class BlockPool:
         "num_evictions",
         "num_freed",
         "ref_counts",
+        "reuse_unhashed_first",
     )
 
-    def __init__(self, num_blocks: int, num_groups: int) -> None:
+    def __init__(self, num_blocks: int, num_groups: int, *, reuse_unhashed_first: bool = False) -> None:
         self.num_blocks = num_blocks
+        self.reuse_unhashed_first = reuse_unhashed_first
         self.free_queue = FreeQueue(num_blocks)
         self.ref_counts = [0] * num_blocks
         self.key_of_block: list[int | None] = [None] * num_blocks
@@ -120,7 +122,7 @@ class BlockPool:
 
     def release(self, blocks: Iterable[int]) -> None:
         """One holder less for each block, in the given order; those without holders join the free queue's
-        tail.
+        tail. With `reuse_unhashed_first` those of them that cannot be hit go before its head instead.
         """
         ref_counts, keys = self.ref_counts, self.key_of_block
         freed = []
@@ -134,6 +136,9 @@ class BlockPool:
                 if keys[block] is not None:
                     self.num_cached_free += 1
         self.num_freed += len(freed)
+        if self.reuse_unhashed_first:
+            self.free_queue.prepend_many([block for block in freed if keys[block] is None])
+            freed = [block for block in freed if keys[block] is not None]
         self.free_queue.append_many(freed)
 
     def enter(self, block: int, key: int, group: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.kv_cache.manager import GroupManager, append_column, shorten
+from scheduler.kv_cache.manager import NEVER, GroupManager, append_column, shorten
 from scheduler.kv_cache.pool import NULL_BLOCK
 from scheduler.request import Request
 
@@ -17,14 +17,18 @@ class WindowManager(GroupManager):
     keeps_all = False
 
     def blocks_needed(
-        self, request: Request, num_slots: int, hits: Sequence[int], num_computed_tokens: int
+        self,
+        request: Request,
+        num_slots: int,
+        hits: Sequence[int],
+        num_computed_tokens: int,
+        most_blocks: int = NEVER,
     ) -> int:
         """As for full attention, but in the first allocation blocks already out of sight need no memory."""
-        table = request.block_tables[self.index] if request.block_tables else ()
-        if table:
-            return super().blocks_needed(request, num_slots, hits, num_computed_tokens)
+        if request.block_tables:
+            return super().blocks_needed(request, num_slots, hits, num_computed_tokens, most_blocks)
         skipped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
-        needed = -(-num_slots // self.block_size) - max(skipped, len(hits))
+        needed = min(-(-num_slots // self.block_size), most_blocks) - max(skipped, len(hits))
         return max(needed, 0) + self.num_free_hits(hits[skipped:])
 
     def take_hits(self, request: Request, hits: Sequence[int], num_computed_tokens: int) -> None:
@@ -76,7 +80,8 @@ class SlidingManager(WindowManager):
                 run = 0
                 continue
             if run == 0:
-                if (i + 1) * size % alignment:
+                end_tokens = (i if drop_last and self.align_after_drop else i + 1) * size
+                if end_tokens % alignment:
                     continue
                 end = i + 1
             columns[i] = found
@@ -88,11 +93,24 @@ class SlidingManager(WindowManager):
         for i in range(length):
             found = columns[i] if i >= end - run else None
             append_column(hits, found or [NULL_BLOCK] * len(groups))
-        if run < needed:
+        if run < needed and not self.align_after_drop:
             self.align(hits, alignment)
         if drop_last:
-            shorten(hits, length - 1)
+            shorten(hits, len(hits[0]) - 1)
+        if run < needed and self.align_after_drop:
+            self.align(hits, alignment)
         return hits
+
+    def enterable(self, request: Request, first: int, full: int) -> Sequence[int]:
+        """Only blocks that a hit can use, where the release says so."""
+        if self.reachable is None:
+            return range(first, full)
+        return self.reachable.among(request, first, full)
+
+    def most_blocks(self, num_batched_tokens: int, max_model_len: int) -> int:
+        """A window and a step, not aligned with blocks."""
+        longest = min(self.window - 1 + num_batched_tokens, max_model_len)
+        return -(-longest // self.block_size) + 1
 
     def quiet_until(self, request: Request, num_computed_tokens: int) -> int:
         """Ends too where the next whole block falls out of the window."""
