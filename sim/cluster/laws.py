@@ -14,14 +14,14 @@ from sim.recorder import Recorder, Status
 if TYPE_CHECKING:
     from sim.cluster.replica import Batch, Replica
 
-_BLOCKS_PER_STEP = 256
+_BLOCKS_PER_STEP = 64
 
 
 class LawChecks:
     """Raises `InvariantError` with the numbers that disagree. One object watches all replicas of a run.
 
     Clock, causality and budgets are checked after every step. The look at every block and queue takes time in
-    proportion to the pool: it comes after every step of a pool of 256 blocks, every second of one of 512, and
+    proportion to the pool: it comes after every step of a pool of 64 blocks, every second of one of 128, and
     so on; besides after every step that preempted, and at the end.
     """
 

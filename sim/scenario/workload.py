@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from sim.scenario.lengths import Lengths
 from sim.scenario.prefixes import PrefixesSection
-from sim.scenario.section import NonNegativeFloat, PositiveFloat, Rate, RequestCount, Section
+from sim.scenario.section import (
+    MAX_REQUESTS,
+    NonNegativeFloat,
+    PositiveFloat,
+    Rate,
+    RequestCount,
+    Section,
+)
 
 
 class LengthEstimateSection(Section):
@@ -102,6 +109,13 @@ class OpenLoopSection(SyntheticSection):
             "at num_requests / rate_per_s for a constant rate, as vllm bench serve does"
         ),
     ] = False
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Self:
+        highest = max(factor for _, factor in self.rate_curve or ((0, 1),))
+        if self.duration_s is not None and self.rate_per_s * highest * self.duration_s > MAX_REQUESTS:
+            raise ValueError(f"rate_per_s x duration_s may give more than {MAX_REQUESTS:,} requests")
+        return self
 
 
 class PoissonWorkload(OpenLoopSection):

@@ -14,6 +14,7 @@ from sim.scenario.places import Path, Places
 Data = dict[str, "Data"] | tuple["Data", ...] | str | int | float | bool | None
 
 _EXPONENT = re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+_MAX_VALUES = 100_000
 _PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")}
 
 
@@ -26,6 +27,7 @@ class _Reader:
         self.places = Places()
         self.faults: list[Fault] = []
         self.open_nodes: set[int] = set()
+        self.num_values = 0
 
     def place(self, node: Node) -> str:
         return f"{self.file}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
@@ -35,6 +37,9 @@ class _Reader:
 
     def read(self, node: Node, path: Path) -> Data:
         self.places.by_path.setdefault(path, self.place(node))
+        self.num_values += 1
+        if self.num_values > _MAX_VALUES:  # aliases of aliases grow without end in few lines
+            raise YAMLError(f"more than {_MAX_VALUES:,} values")
         if id(node) in self.open_nodes:
             self.fault(node, path, "an alias that contains itself")
             return None
@@ -88,6 +93,8 @@ def read_yaml(text: str, file: str) -> tuple[Data, Places, list[Fault]]:
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         problem = " ".join(filter(None, (error.context, error.problem)))
         return None, reader.places, [Fault(where, None, f"not YAML: {problem}")]
+    except RecursionError:
+        return None, reader.places, [Fault(file, None, "not YAML: nested too deeply")]
     except (YAMLError, ValueError) as error:
         return None, reader.places, [Fault(file, None, f"not YAML: {' '.join(str(error).split())}")]
     return data, reader.places, reader.faults

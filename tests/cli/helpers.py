@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +24,17 @@ slo: {ttft_p99: 1s, tpot_p99: 40ms}
 """
 
 
-def dryserve(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def dryserve(
+    *arguments: object, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*DRYSERVE, *map(str, arguments)], capture_output=True, text=True, timeout=120, cwd=cwd, check=False
+        [*DRYSERVE, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env=os.environ | (env or {}),
+        check=False,
     )
 
 

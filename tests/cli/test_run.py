@@ -150,6 +150,21 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     assert "BrokenPipe" not in errors
 
 
+def test_figures_that_cannot_be_drawn_cost_neither_screen_nor_tables(tmp_path):
+    """A machine on which matplotlib does not even import."""
+    broken = tmp_path / "broken" / "matplotlib"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('no display, no fonts, no luck')")
+    done = dryserve(
+        "run", write_scenario(tmp_path), cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "broken")}
+    )
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert done.returncode == 1
+    assert done.stdout.startswith("============ Serving Benchmark Result")
+    assert done.stderr.splitlines()[-1].endswith("no luck")
+    assert {"summary.json", "requests.csv", "steps.csv"} <= {path.name for path in folder.iterdir()}
+
+
 def test_scenarios_lists_each_with_its_question():
     lines = dryserve("scenarios").stdout.splitlines()
     assert any(line.startswith("quickstart ") for line in lines)

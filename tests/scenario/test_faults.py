@@ -128,6 +128,28 @@ ONE_FAULT = {
         spoilt("num_requests: 10", "num_requests: 10\n  rate_curve: [[0, 1], [9, -2]]"),
         "s.yaml:11:28: workload.rate_curve.1.1: must be at least 0.0 (got -2)",
     ),
+    "more requests than memory holds": (
+        spoilt("num_requests: 10", "duration_s: 1e8").replace("rate_per_s: 2.5", "rate_per_s: 1000"),
+        "s.yaml:7:1: workload: rate_per_s x duration_s may give more than 100,000,000 requests",
+    ),
+    "a fault deep in a list": (
+        spoilt(
+            LENGTHS,
+            "lengths:\n    kind: mixture\n    components:\n"
+            "      - {name: a, weight: 1, lengths: {kind: fixed, prompt_tokens: 1, output_tokens: 1}}\n"
+            "      - {name: b, weight: 1, lengths: {kind: lognormal, prompt: {mean: 5, sigma: -1},"
+            " output: {mean: 5, sigma: 1}}}",
+        ),
+        "s.yaml:15:75: workload.lengths.components.1.lengths.prompt.sigma: must be at least 0.0 (got -1)",
+    ),
+    "two components of one name": (
+        spoilt(
+            LENGTHS,
+            "lengths:\n    kind: mixture\n    components:\n"
+            + "      - {name: a, weight: 1, lengths: {kind: quantiles, grid: lmsys}}\n" * 2,
+        ),
+        "s.yaml:11:3: workload.lengths: component names must differ: a given twice",
+    ),
     "an unknown length grid": (
         spoilt(LENGTHS, "lengths: {kind: quantiles, grid: azure2023_con}"),
         "s.yaml:11:30: workload.lengths.grid: unknown grid 'azure2023_con'; did you mean 'azure2023_conv'?",
@@ -173,6 +195,13 @@ UNREADABLE = {
     "an alias that nobody made": ("model: *x\n", "s.yaml:1:8: not YAML: found undefined alias 'x'"),
     "an alias within itself": ("engine: &a {b: *a}\n", "s.yaml:1:9: engine.b: an alias that contains itself"),
     "a list for a key": ("[1, 2]: x\n", "s.yaml:1:1: a key must be a single word"),
+    "aliases that grow without end": (
+        "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+        + "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]\n" for k in range(1, 9)),
+        "s.yaml: not YAML: more than 100,000 values",
+    ),
+    "a pit of brackets": ("a: " + "[" * 5000, "s.yaml: not YAML: nested too deeply"),
+    "two documents": ("a: 1\n---\nb: 2\n", "s.yaml:2:1: not YAML: expected a single document"),
     "a control character": ("model: \x07\n", "s.yaml: not YAML: "),
 }
 

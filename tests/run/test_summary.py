@@ -1,0 +1,122 @@
+"""The summary: the keys of `vllm bench serve`, counts that add up, the warm-up left out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sim.scenario import scenario_from_data
+from sim.simulate import simulate
+
+VLLM_KEYS = [
+    *("endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate"),
+    *("burstiness", "max_concurrency", "duration", "completed", "failed", "total_input_tokens"),
+    *("total_output_tokens", "request_throughput", "request_goodput", "output_throughput"),
+    *("total_token_throughput", "max_output_tokens_per_s", "max_concurrent_requests", "rtfx"),
+    *(f"{s}_{m}_ms" for m in ("ttft", "tpot", "itl", "e2el") for s in ("mean", "median", "std", "p99")),
+]
+
+
+def simulated(workload: dict[str, object] | None = None, **changes: object):
+    data = {
+        "model": "meta-llama/Llama-3.1-8B",
+        "gpu": "h100-sxm",
+        "engine": {"max_model_len": 2048},
+        "workload": {
+            "kind": "poisson",
+            "rate_per_s": 10.0,
+            "num_requests": 100,
+            "lengths": {"kind": "fixed", "prompt_tokens": 100, "output_tokens": 5},
+        }
+        | (workload or {}),
+    }
+    return simulate(scenario_from_data(data | changes))
+
+
+def test_it_has_the_keys_of_vllm_bench_serve():
+    summary = simulated().summary
+    assert set(VLLM_KEYS) <= set(summary)
+    assert "date" not in summary
+
+
+def test_throughput_is_work_over_the_time_from_first_send_to_last_token():
+    result = simulated()
+    summary, requests = result.summary, result.requests
+    duration_s = requests["last_token_s"].max() - requests["arrival_s"].min()
+    assert summary["duration"] == pytest.approx(duration_s, abs=1e-8)
+    assert summary["request_throughput"] == pytest.approx(100 / duration_s)
+    assert summary["total_token_throughput"] == pytest.approx(100 * 105 / duration_s)
+
+
+def test_latencies_are_those_of_the_table():
+    result = simulated()
+    ttft_s = result.requests["first_token_s"] - result.requests["arrival_s"]
+    assert result.summary["mean_ttft_ms"] == pytest.approx(1000 * ttft_s.mean(), abs=1e-5)
+    assert result.summary["p99_ttft_ms"] == pytest.approx(1000 * ttft_s.quantile(0.99), abs=1e-5)
+    assert result.summary["std_ttft_ms"] == pytest.approx(1000 * ttft_s.std(ddof=0), abs=1e-5)
+
+
+def test_ends_add_up_to_all_requests():
+    summary = simulated(horizon_s=3.0).summary
+    ends = [summary[f"num_{end}"] for end in ("finished", "aborted", "rejected", "in_flight", "not_sent")]
+    assert sum(ends) == summary["num_requests"] == 100
+    assert summary["num_not_sent"] > 0
+
+
+def test_requests_of_the_warm_up_are_left_out():
+    whole, late = simulated(), simulated(warmup_s=4.0)
+    arrived_late = int((whole.requests["arrival_s"] >= 4.0).sum())
+    assert late.summary["completed"] == arrived_late
+    assert late.summary["num_finished"] == 100
+    assert len(late.requests) == 100
+
+
+def test_goodput_counts_requests_that_meet_all_targets():
+    result = simulated(slo={"ttft_p50": "20ms", "tpot_p99": "1s"})
+    requests, summary = result.requests, result.summary
+    ttft_s = requests["first_token_s"] - requests["arrival_s"]
+    good = int((ttft_s <= 0.02).sum())
+    assert summary["request_goodput"] == pytest.approx(good / summary["duration"])
+    assert summary["slo"]["ttft_p50"]["attainment"] == good / 100
+    assert summary["slo"]["ttft_p50"]["met"] == (good >= 50)
+    assert summary["slo_attainment"] == good / 100
+
+
+def test_without_an_slo_there_is_no_goodput():
+    assert simulated().summary["request_goodput"] is None
+
+
+def test_time_shares_add_up_to_one():
+    assert math.fsum(simulated().summary["time_share_by_bound"].values()) == pytest.approx(1.0)
+
+
+def test_a_run_in_which_nobody_finishes_has_no_latencies():
+    summary = simulated(engine={"max_model_len": 50}).summary
+    assert summary["num_rejected"] == summary["failed"] == 100
+    assert summary["mean_ttft_ms"] is None
+    assert summary["duration"] == 0.0
+    assert summary["request_throughput"] == 0.0
+
+
+def test_thin_percentiles_are_named():
+    """100 requests, so one lies above p99 and five above p95; 400 gaps, so four lie above p99."""
+    assert simulated().summary["thin_percentiles"] == [
+        "p95_ttft_ms",
+        "p99_ttft_ms",
+        "p95_tpot_ms",
+        "p99_tpot_ms",
+        "p99_itl_ms",
+        "p95_e2el_ms",
+        "p99_e2el_ms",
+    ]
+
+
+def test_repeated_prompts_hit_the_prefix_cache():
+    """Ten prompts of 96 tokens, repeated: each later one finds its leading 5 blocks; the sixth has its last
+    token."""
+    result = simulated(
+        {"distinct_prompts": 10, "lengths": {"kind": "fixed", "prompt_tokens": 96, "output_tokens": 2}}
+    )
+    assert (result.requests["cached_tokens"].iloc[20:] == 80).all()
+    assert 0.6 < result.summary["prefix_cache_hit_rate"] < 80 / 96
