@@ -115,10 +115,7 @@ def _what_it_lacks(engine: EngineCore, request: Request) -> tuple[int, bool]:
     threshold = config.long_prefill_token_threshold
     lacking = min(lacking, threshold) if threshold else lacking
     slots = min(computed + min(lacking, config.max_num_batched_tokens), config.max_model_len)
-    needed = sum(
-        manager.blocks_needed(request, slots, hits.blocks[manager.index], computed)
-        for manager in kv_cache.managers
-    )
+    needed = kv_cache.num_blocks_for(request, slots, hits, config.max_num_batched_tokens)
     too_long = not config.enable_chunked_prefill and lacking > config.max_num_batched_tokens
     return needed if needed > kv_cache.num_free_blocks else 0, too_long
 

@@ -69,7 +69,7 @@ class PlainKVCache(KVCache):
             return False
         if not request.block_tables:
             pool.touch(hit_blocks)
-            request.block_tables = [hit_blocks]
+            request.block_tables = [hit_blocks.copy()]
             request.block_runs = [BlockRun(request, len(hit_blocks))]
             request.num_cached_blocks = [len(hit_blocks)]
             self.holders[request.request_id] = request
