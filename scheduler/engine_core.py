@@ -14,11 +14,12 @@ from collections.abc import Iterable, Sequence
 from scheduler import lifecycle
 from scheduler.accounts import PreemptionAccounts
 from scheduler.async_scheduling import AsyncBookkeeping, SyncBookkeeping
+from scheduler.cohort import Cohort, Forecast
 from scheduler.config import KVCacheConfig, SchedulerConfig
 from scheduler.connector import KVConnector, KVReport
 from scheduler.gates import AdmissionGate
 from scheduler.grammar import AcceptAll, DraftValidator, GrammarGate
-from scheduler.kv_cache.plain import build_kv_cache
+from scheduler.kv_cache.plain import PlainKVCache, build_kv_cache
 from scheduler.lora import AdapterGate
 from scheduler.output import EngineCoreOutputs, SchedulerOutput
 from scheduler.policies import (
@@ -30,6 +31,7 @@ from scheduler.policies import (
     PriorityOrder,
     VictimPolicy,
 )
+from scheduler.policies.fair import FairQueue
 from scheduler.queues import make_queue
 from scheduler.remote_loads import RemoteLoads
 from scheduler.request import Request
@@ -46,7 +48,8 @@ class EngineCore:
 
     `waiting_order` and `victim_policy` replace the choices of `config.policy`, `preemption_mode` is told of
     preemptions; `connector` gives access to KV outside the engine; `draft_validator` checks drafts against
-    grammars.
+    grammars. With a `forecast` requests in steady decode form a cohort (see `cohort`): decisions are the same
+    and cost less, and a step's output names only those who have something to do (`expand` names all).
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class EngineCore:
         preemption_mode: PreemptionMode | None = None,
         connector: KVConnector | None = None,
         draft_validator: DraftValidator | None = None,
+        forecast: Forecast | None = None,
     ) -> None:
         speculative = config.speculative
         kv_cache = build_kv_cache(
@@ -94,6 +98,21 @@ class EngineCore:
             config, kv_cache
         )
         self._scheduler = Scheduler(self.state, victim_policy, gates, self.bookkeeping)
+        if (
+            forecast is not None
+            and isinstance(kv_cache, PlainKVCache)
+            and not isinstance(self.state.waiting, FairQueue)
+            and speculative is None
+            and config.max_loras is None
+            and connector is None
+        ):
+            self.state.cohort = Cohort(
+                self.state,
+                kv_cache,
+                forecast,
+                self._scheduler.walk_one,
+                tail_is_victim=isinstance(victim_policy, FcfsTail),
+            )
         self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
 
     # --- the step ---------------------------------------------------------------------------------------
@@ -107,6 +126,18 @@ class EngineCore:
     ) -> EngineCoreOutputs:
         """Apply a step's output: `sampled[i]` are the tokens of the i-th scheduled request, empty if none."""
         return self._update.apply(output, sampled, report)
+
+    def expand(self, output: SchedulerOutput) -> SchedulerOutput:
+        """The step just planned with every request named. Call before anything else happens."""
+        cohort = self.state.cohort
+        return output if cohort is None else cohort.expand(output)
+
+    def expand_outputs(
+        self, output: SchedulerOutput, expanded: SchedulerOutput, outputs: EngineCoreOutputs
+    ) -> EngineCoreOutputs:
+        """What `update` just told of a step, with an entry for everybody. Call before anything else happens."""
+        cohort = self.state.cohort
+        return outputs if cohort is None else cohort.expand_outputs(output, expanded, outputs)
 
     def propose_drafts(self, output: SchedulerOutput, num_drafts: Sequence[int]) -> None:
         """Attach the drafts proposed after a synchronous step, one count per scheduled request."""
@@ -153,11 +184,15 @@ class EngineCore:
     @property
     def running(self) -> list[Request]:
         """Running requests in order. Not to be changed."""
+        if self.state.cohort is not None:
+            self.state.cohort.write_back_all()
         return self.state.running
 
     @property
     def requests(self) -> dict[int, Request]:
         """All requests the engine knows, by id. Not to be changed."""
+        if self.state.cohort is not None:
+            self.state.cohort.write_back_all()
         return self.state.requests
 
     @property

@@ -44,16 +44,21 @@ class Scheduler:
         self.bookkeeping = bookkeeping
         self.cut = state.kv_cache.cut_at_state_boundary
         self.num_lookahead_tokens = num_lookahead_tokens(state.config.speculative)
+        self.num_admitted = 0
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step. What is planned counts as computed from here on."""
         budget = self.state.config.max_num_batched_tokens
         output = SchedulerOutput(budget)
-        self._schedule_running(output)
+        cohort = self.state.cohort
+        if cohort is None or not cohort.schedule(output):
+            self._schedule_running(output)
         if not output.preempted:
             self._admit_waiting(output)
         output.total_num_scheduled_tokens = budget - output.token_budget
         self.bookkeeping.note_scheduled(output)
+        if cohort is not None:
+            cohort.note_scheduled(output)
         output.finished_req_ids, self.state.finished_req_ids = self.state.finished_req_ids, set()
         return output
 
@@ -107,6 +112,19 @@ class Scheduler:
                 break
         output.token_budget = budget
         return len(running)
+
+    def walk_one(self, request: Request, output: SchedulerOutput) -> bool:
+        """Give one running request its tokens of this step; False if blocks are lacking. Preempts nobody."""
+        computed, in_flight = request.num_computed_tokens, request.num_output_placeholders
+        if in_flight and computed + 2 - in_flight >= request.max_total_tokens:
+            return True  # the step in flight must end it
+        lacking = request.num_tokens + in_flight + request.num_draft_tokens - computed
+        num_tokens = self._tokens_this_step(request, lacking, output)
+        if num_tokens > 0:
+            if not self._allocate_running(request, num_tokens):
+                return False
+            output.add(request, num_tokens)
+        return True
 
     def _allocate_running(self, request: Request, num_tokens: int) -> bool:
         return self.state.kv_cache.grow(request, num_tokens, self.num_lookahead_tokens)
@@ -235,6 +253,8 @@ class Scheduler:
         (output.resumed if resumed else output.new).append(request)
         request.move_to(RequestStatus.RUNNING)
         self.state.running.append(request)
+        self.num_admitted += 1
+        request.running_order = self.num_admitted
         request.num_computed_tokens = computed
         if request.num_cached_tokens == -1:
             request.num_cached_tokens = computed

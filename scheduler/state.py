@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from scheduler.accounts import PreemptionAccounts
 from scheduler.config import SchedulerConfig
@@ -13,6 +14,9 @@ from scheduler.policies.view import unshared_blocks
 from scheduler.queues import RequestQueue
 from scheduler.request import Request
 from scheduler.status import RequestStatus
+
+if TYPE_CHECKING:
+    from scheduler.cohort import Cohort
 
 
 @dataclass(slots=True)
@@ -66,6 +70,8 @@ class EngineState:
     num_preemptions: int = 0
     preemption_mode: PreemptionMode = field(default_factory=Recompute)
     preemption_accounts: PreemptionAccounts = field(default_factory=PreemptionAccounts)
+    cohort: Cohort | None = None
+    """Running requests in steady decode, whose own counts are not kept up to date."""
     num_sessions_idle: int = 0
     """Streaming sessions waiting for their next input: they are not unfinished work."""
 

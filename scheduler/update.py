@@ -39,6 +39,9 @@ class OutputUpdate:
         errors: list[RequestOutput] = []
         if report is not None and report.invalid_blocks:
             worthless, errors = self.remote_loads.take_invalid_blocks(report.invalid_blocks)
+        cohort = self.state.cohort
+        if cohort is not None:
+            cohort.before_update(output)
         stopped: list[tuple[Request, RequestStatus]] = []
         deliver = self.bookkeeping.deliver
         drafted = bool(output.scheduled_spec_decode_tokens)
@@ -62,6 +65,8 @@ class OutputUpdate:
         if report is not None:
             self.remote_loads.take_report(report)
         entries += errors
+        if cohort is not None:
+            cohort.note_updated(output)
         return EngineCoreOutputs(entries, self._finished_by_client())
 
     def _roll_back(self, request: Request, num_tokens: int, output: SchedulerOutput) -> None:
