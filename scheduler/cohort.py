@@ -6,10 +6,11 @@ state per step. A *member* has a base, and with `clock` counting the steps plann
 
     computed tokens = base + clock
 
-for every member at once; a calendar says in which step who needs a block and who leaves. `schedule()` then walks
-only those who have something to do: the members in the calendar and the running requests outside the cohort, in
-running order. A step that could go wrong (budget or blocks short under a policy that must choose) is left to
-the ordinary walk: everybody leaves the cohort, with all counts written back, and joins again later.
+for every member at once; a calendar says in which step who needs a block and who leaves. `schedule()` then
+walks only those who have something to do: the members in the calendar and the running requests outside the
+cohort, in running order. A step that could go wrong (budget or blocks short under a policy that must choose)
+is left to the ordinary walk: everybody leaves the cohort, with all counts written back, and joins again
+later.
 
 Nothing here decides anything. Every count, block and order is the one the ordinary walk would have made.
 """
@@ -27,8 +28,9 @@ from scheduler.state import EngineState
 from scheduler.status import RequestStatus
 
 Forecast = Callable[[Request], int]
-"""An executor's announcement: how many of a request's next output tokens, those not yet appended, will each be
-the id after the one before, and none of them an end that only the model knows of. Policies never see it."""
+"""An executor's announcement: how many of a request's next output tokens, those not yet appended, will each
+be the id after the one before, and none of them an end that only the model knows of. Policies never see it.
+"""
 
 SHORTEST_STAY = 2
 """Steps for which it is worth to join."""
@@ -37,7 +39,7 @@ _in_order = attrgetter("running_order")
 
 
 class Member:
-    """What the cohort knows of one request. `alone`: its blocks enter the prefix cache unseen (see `RunPool`)."""
+    """What the cohort knows of one request. `alone`: its blocks enter the prefix cache unseen, in a run."""
 
     __slots__ = ("alone", "base", "leaves_at")
 
@@ -50,8 +52,8 @@ class Member:
 class Cohort:
     """The members of one engine and their calendar. All counts are in tokens or steps.
 
-    `walk_one` is the scheduler's walk over a single running request; it must not preempt. `tail_is_victim`: the
-    victim is always the last running request, so preemption needs no look at the others.
+    `walk_one` is the scheduler's walk over a single running request; it must not preempt. `tail_is_victim`:
+    the victim is always the last running request, so preemption needs no look at the others.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Cohort:
         self._awake: list[Request] | None = []
         """Running requests outside the cohort, and perhaps some that no longer run; None: not known."""
         self._walked: Request | None = None
+        self._events: list[Request] = []
         self._no_joins_before = 0
         kv_cache.pool.watcher = self
 
@@ -128,7 +131,7 @@ class Cohort:
         return self._awake
 
     def _is_plain(self, awake: Sequence[Request], needy: Sequence[Request], budget: int) -> bool:
-        """Whether everybody gets the tokens due to it, but for the last in the running list, who may get less."""
+        """Whether everybody gets the tokens due to it; the last in the running list may get less."""
         if self.in_flight and not self._ahead:
             return False
         longest = self._state.config.long_prefill_token_threshold or budget
@@ -143,11 +146,11 @@ class Cohort:
         return tokens <= budget and (self._tail_is_victim or blocks <= self._pool.free_queue.size)
 
     def _walk(self, awake: Sequence[Request], needy: Sequence[Request], output: SchedulerOutput) -> None:
-        """Walk those who have something to do, in running order; preempt from the tail when blocks run out."""
+        """Walk those who have something to do, in running order; preempt from the tail for blocks."""
         clock, size = self.clock, self._size
         entered = clock + 1 - len(self.in_flight)
-        full = [r for r in self._seen if r.member is not None and (r.member.base + entered) % size == 0]
-        for request in sorted({*awake, *needy, *full}, key=_in_order):
+        events = self._events = sorted({*awake, *needy, *self._full(entered)}, key=_in_order)
+        for request in events:  # grows behind the walk where texts are met
             self._walked = request
             member = request.member
             if member is None:
@@ -163,7 +166,7 @@ class Cohort:
                     continue
                 request.block_tables[0] += self._pool.take(1)
             if not member.alone and (member.base + entered) % size == 0:
-                self._enter(request, member, entered)
+                self._enter(request, entered)
         self._walked = None
 
     def _preempt_tail(self, output: SchedulerOutput) -> Request:
@@ -177,10 +180,9 @@ class Cohort:
 
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """A step is complete: members count as scheduled in it."""
-        if output.new or output.resumed:
-            if self._awake is not None:
-                self._awake += output.new
-                self._awake += output.resumed
+        if self._awake is not None:
+            self._awake += output.new
+            self._awake += output.resumed
         if not output.total_num_scheduled_tokens:
             return
         clock = self.clock
@@ -194,17 +196,15 @@ class Cohort:
         self.clock = clock + 1
         self.in_flight.append(output)
 
-    def before_update(self, output: SchedulerOutput) -> None:
-        """The tokens of a step are about to be appended."""
-        if self._seen and self._ahead and self.clock + 1 - len(self.in_flight) > self._entered:
-            for request in self._seen.copy():
-                self.leave(request)
-
     def note_updated(self, output: SchedulerOutput) -> None:
         """The tokens of a step have been appended: who is in steady decode now joins."""
         if output in self.in_flight:
             self.in_flight.remove(output)
-            self._entered = max(self._entered, self.clock - len(self.in_flight))
+            entered = self.clock - len(self.in_flight)
+            if entered > self._entered:
+                self._entered = entered
+                for request in self._full(entered):
+                    self._enter(request, entered)
         if self.clock >= self._no_joins_before:
             for request in output.requests.copy():
                 if request.status is RequestStatus.RUNNING and request.member is None:
@@ -241,9 +241,7 @@ class Cohort:
         heappush(self._leaving, (member.leaves_at, request.running_order, request))
         self.size += 1
         self.sum_of_bases += member.base
-        if self.size == 1:
-            self._largest_base = member.base
-        elif self._largest_base is not None and member.base > self._largest_base:
+        if self.size == 1 or (self._largest_base is not None and member.base > self._largest_base):
             self._largest_base = member.base
 
     def _steady_tokens(self, request: Request) -> int:
@@ -336,8 +334,18 @@ class Cohort:
         if member is not None and member.alone:
             member.alone = False
             self._insert(self._seen, holder)
+            walked = self._walked
+            later = walked is not None and holder.running_order > walked.running_order
+            if later and holder not in self._events:
+                self._insert(self._events, holder)
 
-    def _enter(self, request: Request, member: Member, entered: int) -> None:
+    def _full(self, entered: int) -> list[Request]:
+        """Members whose blocks must be entered one by one, and who have one to enter."""
+        return [r for r in self._seen if r.member is not None and (r.member.base + entered) % self._size == 0]
+
+    def _enter(self, request: Request, entered: int) -> None:
+        member = request.member
+        assert member is not None
         request.num_tokens = self.clock + member.base + 1 - len(self.in_flight)
         self._kv.enter(request, member.base + entered)
         if self._kv.enters_unseen(request):
@@ -347,7 +355,7 @@ class Cohort:
     # --- for those who want to see everybody ------------------------------------------------------------
 
     def expand(self, output: SchedulerOutput) -> SchedulerOutput:
-        """The step just planned as the ordinary walk would have written it. Call before anything else happens."""
+        """The step just planned as the ordinary walk would have written it. Call before anything happens."""
         self.write_back_all()
         full = SchedulerOutput(output.token_budget)
         for name in SchedulerOutput.__slots__:

@@ -135,7 +135,7 @@ class EngineCore:
     def expand_outputs(
         self, output: SchedulerOutput, expanded: SchedulerOutput, outputs: EngineCoreOutputs
     ) -> EngineCoreOutputs:
-        """What `update` just told of a step, with an entry for everybody. Call before anything else happens."""
+        """What `update` just told of a step, with an entry for everybody. Call before anything happens."""
         cohort = self.state.cohort
         return outputs if cohort is None else cohort.expand_outputs(output, expanded, outputs)
 

@@ -40,8 +40,6 @@ class OutputUpdate:
         if report is not None and report.invalid_blocks:
             worthless, errors = self.remote_loads.take_invalid_blocks(report.invalid_blocks)
         cohort = self.state.cohort
-        if cohort is not None:
-            cohort.before_update(output)
         stopped: list[tuple[Request, RequestStatus]] = []
         deliver = self.bookkeeping.deliver
         drafted = bool(output.scheduled_spec_decode_tokens)
