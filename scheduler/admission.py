@@ -1,7 +1,7 @@
 """Room: what must be free before a waiting request is admitted, beyond the blocks of its first step.
 
-The first release asks for nothing more. Later ones want room for the whole prompt, leave a watermark free beside
-running requests, and do not start asynchronous loads into blocks that prefills under way will need.
+The first release asks for nothing more. Later ones want room for the whole prompt, leave a watermark free
+beside running requests, and do not start asynchronous loads into blocks that prefills under way will need.
 """
 
 from __future__ import annotations

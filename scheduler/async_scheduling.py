@@ -1,7 +1,8 @@
 """Scheduling ahead of the GPU: a step is planned while the tokens of the step before are still unknown.
 
-A request then has *output placeholders*: tokens that are scheduled but have not come back. They count as tokens
-to compute, so the request can take part in the next step. What is in flight when a request is preempted must
+A request then has *output placeholders*: tokens that are scheduled but have not come back. They count as
+tokens to compute, so the request can take part in the next step. What is in flight when a request is
+preempted must
 not be taken for output of its next life: early releases set a flag after a reset, later ones count tokens in
 flight and know which output is *stale*. The classes here are the bookkeeping of an engine without and with
 scheduling ahead; the phases and the update call them in the same few places.
@@ -48,7 +49,9 @@ class SyncBookkeeping:
         self._enters_after_outputs = rules.enter_after_outputs and drafter.num_drafts > 0 and kv_cache.caching
         plain = drafter.num_drafts == 0 or not (rules.uncount_cut_tokens or self._enters_after_outputs)
         self.deliver: Deliver = self._append if plain else self._deliver
-        """Takes a request and a step's tokens for it, appends them, returns the final status if they end it."""
+        """Takes a request and a step's tokens for it, appends them, returns the final status if they end
+        it.
+        """
 
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """Called at the end of schedule()."""

@@ -59,10 +59,10 @@ class KVCacheConfig:
     enable_caching: bool = True
     groups: tuple[KVGroupSpec, ...] = ()
     hash_block_size: int = 0
-    window_retention_tokens: int | None | Literal["release"] = "release"
+    window_retention_tokens: int | Literal["release"] | None = "release"
     """Which blocks of sliding-window groups enter the prefix cache, where the release enters only blocks that
-    can be hit: None at every common block boundary, 0 only where a replay of the prompt starts, n also every n
-    tokens.
+    can be hit: None at every common block boundary, 0 only where a replay of the prompt starts, n also
+    every n tokens.
     """
 
     def __post_init__(self) -> None:
@@ -92,9 +92,10 @@ class KVCacheConfig:
 class SpeculativeConfig:
     """Speculative decoding with `num_speculative_tokens` drafts per request and step.
 
-    What each kind of drafter costs stands in `scheduler.speculation`. `lookahead_hashes` (None: as the release
-    does) lets block hashes cover the tokens that an eagle or mtp_multi drafter reads ahead; `parallel` drafts all
-    tokens in one pass; `drafts_by_batch` gives `(first, last, drafts)` for steps of so many requests.
+    What each kind of drafter costs stands in `scheduler.speculation`. `lookahead_hashes` (None: as the
+    release does) lets block hashes cover the tokens that an eagle or mtp_multi drafter reads ahead;
+    `parallel` drafts all tokens in one pass; `drafts_by_batch` gives `(first, last, drafts)` for steps of
+    so many requests.
     """
 
     kind: Literal["ngram", "draft_model", "eagle", "mtp_multi", "dflash"]

@@ -15,11 +15,12 @@ from dataclasses import replace
 from scheduler import lifecycle
 from scheduler.accounts import PreemptionAccounts
 from scheduler.async_scheduling import make_bookkeeping
+from scheduler.cohort import Cohort, Forecast
 from scheduler.config import KVCacheConfig, SchedulerConfig
 from scheduler.connector import KVConnector, KVReport
 from scheduler.gates import AdmissionGate, StaleOutputGate
 from scheduler.grammar import AcceptAll, DraftValidator, GrammarGate
-from scheduler.kv_cache.plain import build_kv_cache
+from scheduler.kv_cache.plain import PlainKVCache, build_kv_cache
 from scheduler.lora import AdapterGate
 from scheduler.output import EngineCoreOutputs, SchedulerOutput
 from scheduler.policies import (
@@ -31,6 +32,7 @@ from scheduler.policies import (
     PriorityOrder,
     VictimPolicy,
 )
+from scheduler.policies.fair import FairQueue
 from scheduler.prefill_interval import PrefillInterval
 from scheduler.queues import make_queue
 from scheduler.release import Release
@@ -38,7 +40,7 @@ from scheduler.release import release as find_release
 from scheduler.remote_loads import RemoteLoads
 from scheduler.request import Request
 from scheduler.scheduler import Scheduler
-from scheduler.speculation import SpecDecodeStats, attach_drafts, drafter
+from scheduler.speculation import Drafter, SpecDecodeStats, attach_drafts, drafter
 from scheduler.state import EngineState, PrefixCacheStats
 from scheduler.status import RequestStatus
 from scheduler.streaming import IdleSessionGate, SessionInput, Sessions
@@ -67,7 +69,8 @@ class EngineCore:
 
     `waiting_order` and `victim_policy` replace the choices of `config.policy`, `preemption_mode` is told of
     preemptions; `connector` gives access to KV outside the engine; `draft_validator` checks drafts against
-    grammars.
+    grammars. With a `forecast` requests in steady decode form a cohort (see `cohort`): decisions are the same
+    and cost less, and a step's output names only those who have something to do (`expand` names all).
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class EngineCore:
         connector: KVConnector | None = None,
         draft_validator: DraftValidator | None = None,
         release: Release = RELEASE_0_16,
+        forecast: Forecast | None = None,
     ) -> None:
         config, kv_cache_config = _with_defaults(config, kv_cache_config, release)
         rules = release.rules
@@ -122,7 +126,30 @@ class EngineCore:
         if config.max_loras is not None:
             gates.append(AdapterGate(self.state, config.max_loras))
         self._scheduler = Scheduler(self.state, victim_policy, gates, self.bookkeeping, drafting)
+        if forecast is not None and self._may_have_cohort(drafting):
+            assert isinstance(kv_cache, PlainKVCache)
+            self.state.cohort = Cohort(
+                self.state,
+                kv_cache,
+                forecast,
+                self._scheduler.walk_one,
+                tail_is_victim=isinstance(victim_policy, FcfsTail),
+            )
         self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
+
+    def _may_have_cohort(self, drafting: Drafter) -> bool:
+        """A cohort knows the plain KV cache, and nothing that would look at each request in each step."""
+        config = self.config
+        return (
+            isinstance(self.kv_cache, PlainKVCache)
+            and not isinstance(self.state.waiting.ordinary, FairQueue)
+            and not drafting.num_drafts
+            and config.max_loras is None
+            and self.state.connector is None
+            and config.prefill_interval == 1
+            and not config.long_prefill_adaptive
+            and not self.bookkeeping.counts_tokens_in_flight
+        )
 
     # --- the step ---------------------------------------------------------------------------------------
 
@@ -135,6 +162,18 @@ class EngineCore:
     ) -> EngineCoreOutputs:
         """Apply a step's output: `sampled[i]` are the tokens of the i-th scheduled request, empty if none."""
         return self._update.apply(output, sampled, report)
+
+    def expand(self, output: SchedulerOutput) -> SchedulerOutput:
+        """The step just planned with every request named. Call before anything else happens."""
+        cohort = self.state.cohort
+        return output if cohort is None else cohort.expand(output)
+
+    def expand_outputs(
+        self, output: SchedulerOutput, expanded: SchedulerOutput, outputs: EngineCoreOutputs
+    ) -> EngineCoreOutputs:
+        """What `update` just told of a step, with an entry for everybody. Call before anything happens."""
+        cohort = self.state.cohort
+        return outputs if cohort is None else cohort.expand_outputs(output, expanded, outputs)
 
     def propose_drafts(self, output: SchedulerOutput, num_drafts: Sequence[int]) -> None:
         """Attach the drafts proposed after a synchronous step, one count per scheduled request."""
@@ -195,11 +234,15 @@ class EngineCore:
     @property
     def running(self) -> list[Request]:
         """Running requests in order. Not to be changed."""
+        if self.state.cohort is not None:
+            self.state.cohort.write_back_all()
         return self.state.running
 
     @property
     def requests(self) -> dict[int, Request]:
         """All requests the engine knows, by id. Not to be changed."""
+        if self.state.cohort is not None:
+            self.state.cohort.write_back_all()
         return self.state.requests
 
     @property

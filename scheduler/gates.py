@@ -1,9 +1,9 @@
 """What can keep a waiting request from being admitted although it is at the head of the queue.
 
-A gate answers one question about one request: must it be passed over for now? Gates are asked in a fixed order,
-and a passed-over request is set aside without blocking those behind it. The gates live with their features:
-`remote_loads.RemoteLoads`, `grammar.GrammarGate`, `streaming.IdleSessionGate`, `lora.AdapterGate`; one that
-belongs to scheduling ahead stands here.
+A gate answers one question about one request: must it be passed over for now? Gates are asked in a fixed
+order, and a passed-over request is set aside without blocking those behind it. The gates live with their
+features: `remote_loads.RemoteLoads`, `grammar.GrammarGate`, `streaming.IdleSessionGate`,
+`lora.AdapterGate`; one that belongs to scheduling ahead stands here.
 """
 
 from __future__ import annotations

@@ -88,7 +88,8 @@ def _queues(engine: EngineCore) -> Iterator[str]:
         yield f"{len(running)} requests run, at most {engine.config.max_num_seqs} may"
     idle = sum(1 for request in waiting if request.status is RequestStatus.WAITING_FOR_STREAMING_REQ)
     counted = engine.state.num_sessions_idle
-    # scheduling ahead, a token in flight may end a session's turn twice: vLLM 0.16 then counts it twice as well
+    # scheduling ahead, a token in flight may end a session's turn twice: vLLM 0.16 then counts it twice as
+    # well
     if idle > counted or (idle < counted and not engine.config.async_scheduling):
         yield f"{idle} sessions wait for input but {counted} are counted"
     for request in (*running, *waiting):

@@ -28,6 +28,9 @@ def finish(state: EngineState, requests: Iterable[Request], status: RequestStatu
     leaving = set(ending)
     if not leaving:
         return
+    for request in ending:
+        if state.cohort is not None and request.member is not None:
+            state.cohort.leave(request)
     if any(request.status is RequestStatus.RUNNING for request in ending):
         state.running[:] = [request for request in state.running if request not in leaving]
     if any(request.status is not RequestStatus.RUNNING for request in ending):
@@ -76,6 +79,8 @@ def reset_prefix_cache(state: EngineState, preempt_running: bool) -> tuple[bool,
     """
     preempted = []
     if preempt_running:
+        if state.cohort is not None:
+            state.cohort.dissolve()
         while state.running:
             request = state.running.pop()
             state.preempt(request, by_reset=True)

@@ -26,16 +26,19 @@ class SchedulerOutput:
         "finished_req_ids",
         "has_prefill_chunk",
         "input_budget",
+        "most_steady_computed_tokens",
         "new",
-        "num_drafting_slots",
         "num_computed_before",
+        "num_drafting_slots",
         "num_recomputed_tokens",
         "num_scheduled_tokens",
+        "num_steady",
         "preempted",
         "requests",
         "resumed",
         "samples",
         "scheduled_spec_decode_tokens",
+        "steady_computed_tokens",
         "step_number",
         "token_budget",
         "total_num_scheduled_tokens",
@@ -69,6 +72,12 @@ class SchedulerOutput:
         """Requests that ended since the previous step."""
         self.total_num_scheduled_tokens = 0
         self.num_recomputed_tokens = 0
+        self.num_steady = 0
+        """Members of the cohort: scheduled for one token each, sampling, and not named in the lists."""
+        self.steady_computed_tokens = 0
+        """The sum of their computed tokens before the step."""
+        self.most_steady_computed_tokens = 0
+        """The largest of these."""
 
     @property
     def num_running_scheduled(self) -> int:
@@ -122,6 +131,24 @@ class SchedulerOutput:
         self.num_recomputed_tokens -= again
         request.num_computed_tokens = computed
         return True
+
+    def insert(self, request: Request, num_computed_before: int) -> None:
+        """Name a request that had one token as a member of the cohort, at its place in running order."""
+        place = len(self.requests)
+        while place and self.requests[place - 1].running_order > request.running_order:
+            place -= 1
+        self.requests.insert(place, request)
+        self.num_scheduled_tokens.insert(place, 1)
+        self.num_computed_before.insert(place, num_computed_before)
+        self.samples.insert(place, True)
+
+    def remove(self, request: Request) -> None:
+        """The opposite of `insert`."""
+        place = self.requests.index(request)
+        del self.requests[place]
+        del self.num_scheduled_tokens[place]
+        del self.num_computed_before[place]
+        del self.samples[place]
 
 
 RequestOutput = tuple[Request, int, FinishReason | None]

@@ -1,9 +1,9 @@
 """Prefill interval: while something decodes, prefills take part only in every so many steps.
 
-A step is *held* if fewer than `interval` executed steps have passed since prefill work was last done, something
-decodes, and the line is not backed up. In a held step unfinished prefills are passed over and nobody with more
-than one token to compute is admitted. The line is backed up if, at the end of an unheld pass over it, more
-requests wait than are deferred for reasons of their own.
+A step is *held* if fewer than `interval` executed steps have passed since prefill work was last done,
+something decodes, and the line is not backed up. In a held step unfinished prefills are passed over and
+nobody with more than one token to compute is admitted. The line is backed up if, at the end of an unheld
+pass over it, more requests wait than are deferred for reasons of their own.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ class _Entry:
 class HeapQueue:
     """A binary heap ordered by `order`.
 
-    What was set aside comes back through a second heap, in its pop order, or (`put_back_singly`) one by one, the
-    last first.
+    What was set aside comes back through a second heap, in its pop order, or (`put_back_singly`) one by
+    one, the last first.
     """
 
     __slots__ = ("_heap", "order", "put_back_singly")

@@ -1,9 +1,9 @@
 """Releases of vLLM as values: which of the engine's rules hold in which.
 
-A release is a frozen record of named rules. The code asks for a rule by name in the one place where it matters,
-and never for a version; here alone stands since when each rule holds. Releases between the two that are
-recorded in full (0.16.0 and 0.33.0) take the rules they had. Any rule can be set against its release with
-`with_rules`.
+A release is a frozen record of named rules. The code asks for a rule by name in the one place where it
+matters, and never for a version; here alone stands since when each rule holds. Releases between the two
+that are recorded in full (0.16.0 and 0.33.0) take the rules they had. Any rule can be set against its
+release with `with_rules`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Rules:
     sessions_queue_after_the_update: bool = _since("0.33.0")
     """Sessions that go on are enqueued when all stopped requests have left their queues."""
     loads_count_exactly: bool = _since("0.33.0")
-    """A finished load computes the matched tokens, not whole blocks; bad blocks are looked for among these."""
+    """A finished load computes the matched tokens, not whole blocks; bad blocks are looked for among these.
+    """
     step_while_blocks_are_held: bool = _since("0.33.0")
     """The engine steps on while ended requests wait for their blocks to be sent."""
     empty_batches_queue: bool = _since("0.33.0")

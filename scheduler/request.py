@@ -14,6 +14,7 @@ from scheduler.status import RequestStatus, check_move
 from scheduler.tokens import TokenRange, TokenRuns
 
 if TYPE_CHECKING:
+    from scheduler.cohort import Member
     from scheduler.kv_cache.runs import BlockRun
 
 EOS_TOKEN_ID = 2
@@ -46,6 +47,7 @@ class Request:
         "lora_name",
         "max_tokens",
         "max_total_tokens",
+        "member",
         "min_tokens",
         "needs_grammar",
         "next_full_tokens",
@@ -67,6 +69,7 @@ class Request:
         "priority",
         "request_id",
         "resumable",
+        "running_order",
         "session_inputs",
         "skip_reading_prefix_cache",
         "status",
@@ -157,6 +160,11 @@ class Request:
         """Most tokens ever computed before a preemption: what is scheduled again below it is
         recomputation.
         """
+
+        self.running_order = 0
+        """Grows along the running list."""
+        self.member: Member | None = None
+        """Its place in the cohort (see `cohort`); the counts above are then those of when it joined."""
 
         self.block_keys: list[int] = []
         """Hashes of the leading full blocks, see `kv_cache.hashes`."""

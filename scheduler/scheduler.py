@@ -51,6 +51,7 @@ class Scheduler:
         self.token_budget = min(
             config.max_num_scheduled_tokens or config.max_num_batched_tokens, config.max_num_batched_tokens
         )
+        self.num_admitted = 0
         self.max_running = min(config.max_active or config.max_num_seqs, config.max_num_seqs)
 
     def schedule(self) -> SchedulerOutput:
@@ -59,11 +60,15 @@ class Scheduler:
         budget = 0 if state.pause == 2 else self.token_budget
         output = SchedulerOutput(budget, state.config.max_num_batched_tokens, self.drafter.drafting_slots)
         state.interval.begin_step(state.running)
-        self._schedule_running(output)
+        cohort = state.cohort
+        if cohort is None or not cohort.schedule(output):
+            self._schedule_running(output)
         if not output.preempted and state.pause != 2:
             self._admit_waiting(output)
         output.total_num_scheduled_tokens = budget - output.token_budget
         self.bookkeeping.note_scheduled(output)
+        if cohort is not None:
+            cohort.note_scheduled(output)
         state.note_step(output)
         return output
 
@@ -101,7 +106,7 @@ class Scheduler:
             if held and request.is_prefill_chunk:
                 continue
             output.spend(num_steady)
-            num_steady = 0
+            num_steady, room = 0, output.num_tokens_left
             num_tokens = self._tokens_this_step(request, lacking, output)
             if num_tokens <= 0:
                 continue
@@ -128,6 +133,19 @@ class Scheduler:
         output.add(request, num_tokens)
         if not request.is_prefill_chunk and self.state.prefills_under_way:
             self.state.prefills_under_way.pop(request.request_id, None)
+
+    def walk_one(self, request: Request, output: SchedulerOutput) -> bool:
+        """Give one running request its tokens of this step; False if blocks are lacking. Preempts nobody."""
+        computed, in_flight = request.num_computed_tokens, request.num_output_placeholders
+        if in_flight and computed + 2 - in_flight >= request.max_total_tokens:
+            return True  # the step in flight must end it
+        lacking = request.num_tokens + in_flight + request.num_draft_tokens - computed
+        num_tokens = self._tokens_this_step(request, lacking, output)
+        if num_tokens > 0:
+            if not self._allocate_running(request, num_tokens):
+                return False
+            self._schedule_one(request, num_tokens, output)
+        return True
 
     def _tokens_this_step(self, request: Request, lacking: int, output: SchedulerOutput) -> int:
         """The part of the lacking tokens that this step's limits allow."""
@@ -326,9 +344,9 @@ class Scheduler:
         else:
             request.num_local_hit_tokens = hits.num_tokens
             request.num_loaded_tokens = external.num_tokens
-        if state.rules.count_lookups_when_admitted and state.kv_cache.caching:
-            if not request.skip_reading_prefix_cache:
-                stats.count(request, request.num_tokens, hits.num_tokens)
+        was_read = state.kv_cache.caching and not request.skip_reading_prefix_cache
+        if was_read and state.rules.count_lookups_when_admitted:
+            stats.count(request, request.num_tokens, hits.num_tokens)
         if state.connector is not None:
             state.connector.note_allocated(request, external.num_tokens)
             queried = request.num_tokens - hits.num_tokens
@@ -350,6 +368,8 @@ class Scheduler:
         (output.resumed if resumed else output.new).append(request)
         request.move_to(RequestStatus.RUNNING)
         state.running.append(request)
+        self.num_admitted += 1
+        request.running_order = self.num_admitted
         state.interval.undefer(request)
         if computed < request.num_tokens - 1:
             state.interval.note_prefill()

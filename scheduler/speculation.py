@@ -14,7 +14,9 @@ from scheduler.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """What a kind of drafter asks of the scheduler. All zero: no speculation. Counts are tokens per request."""
+    """What a kind of drafter asks of the scheduler. All zero: no speculation. Counts are tokens per
+    request.
+    """
 
     num_drafts: int = 0
     """Drafts proposed after a step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from scheduler.accounts import PreemptionAccounts
 from scheduler.async_scheduling import SyncBookkeeping
@@ -18,6 +19,9 @@ from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.status import RequestStatus
 from scheduler.waiting_line import WaitingLine
+
+if TYPE_CHECKING:
+    from scheduler.cohort import Cohort
 
 
 @dataclass(slots=True)
@@ -76,6 +80,8 @@ class EngineState:
     num_preemptions: int = 0
     preemption_mode: PreemptionMode = field(default_factory=Recompute)
     preemption_accounts: PreemptionAccounts = field(default_factory=PreemptionAccounts)
+    cohort: Cohort | None = None
+    """Running requests in steady decode, whose own counts are not kept up to date."""
     num_sessions_idle: int = 0
     """Streaming sessions waiting for their next input: they are not unfinished work."""
     prefills_under_way: dict[int, Request] = field(default_factory=dict)

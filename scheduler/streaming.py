@@ -94,9 +94,9 @@ class Sessions:
     def _keep(self, request: Request) -> int:
         """How many tokens the next input follows: the last sampled one has no KV and is dropped.
 
-        Early releases keep what has KV, and also the hash of a block that ends with the dropped token, so that
-        later blocks are cached under hashes of text they do not have. Later ones keep all but the last token,
-        computed or not, and cut the hashes beyond.
+        Early releases keep what has KV, and also the hash of a block that ends with the dropped token, so
+        that later blocks are cached under hashes of text they do not have. Later ones keep all but the last
+        token, computed or not, and cut the hashes beyond.
         """
         if not self.state.rules.merge_keeps_all_but_the_last_token:
             return min(request.num_computed_tokens, request.num_tokens)

@@ -41,6 +41,7 @@ class OutputUpdate:
             self.state.release_deferred(output.step_number)
         if report is not None and report.invalid_blocks:
             worthless, errors = self.remote_loads.take_invalid_blocks(report.invalid_blocks, output)
+        cohort = self.state.cohort
         stopped: list[tuple[Request, RequestStatus]] = []
         going_on: list[Request] = []
         bookkeeping = self.bookkeeping
@@ -73,6 +74,8 @@ class OutputUpdate:
         if report is not None:
             self.remote_loads.take_report(report)
         entries += errors
+        if cohort is not None:
+            cohort.note_updated(output)
         return EngineCoreOutputs(entries, self._finished_by_client())
 
     def _note_arrivals(self, output: SchedulerOutput) -> list[Arrival]:

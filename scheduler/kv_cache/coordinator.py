@@ -379,7 +379,9 @@ class KVCache:
             del self.holders[request.request_id]
 
     def detach(self, request: Request) -> list[int]:
-        """Take a request's blocks from it without releasing them; pass the list to `release_detached` later."""
+        """Take a request's blocks from it without releasing them; pass the list to `release_detached`
+        later.
+        """
         blocks = [block for table in request.block_tables for block in table if block != NULL_BLOCK]
         if request.block_tables:
             request.block_tables = []

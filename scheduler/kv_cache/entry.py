@@ -1,8 +1,8 @@
 """What enters the prefix cache, and how far: blocks that no lookup could ever hit stay out.
 
-Early releases enter every full block. Later ones stop at lengths that all groups can hit together and that leave
-the drafter what it reads ahead, and of a sliding-window group enter only the blocks just before a place where a
-lookup can end.
+Early releases enter every full block. Later ones stop at lengths that all groups can hit together and that
+leave the drafter what it reads ahead, and of a sliding-window group enter only the blocks just before a
+place where a lookup can end.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class InBlockBoundary:
 class ReachableBlocks:
     """The blocks of a sliding-window group that a hit can use: a window's worth before each place to end.
 
-    Places to end are the multiples of `retention_tokens` (None: of the common block size; 0: none), and, unless
-    it is None, the ends of this prompt's replays: the prompt itself and the request's junction.
+    Places to end are the multiples of `retention_tokens` (None: of the common block size; 0: none), and,
+    unless it is None, the ends of this prompt's replays: the prompt itself and the request's junction.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class PlainKVCache(KVCache):
             request.block_tables[0] += pool.take(missing)
         if self.caching and enter_cache:
             self.enter(request, min(tokens, request.num_tokens))
-        self._note_quiet(request, tokens - num_new_tokens, num_new_tokens)
+        self.note_quiet(request, tokens - num_new_tokens, num_new_tokens)
         return True
 
     def grow(self, request: Request, num_new_tokens: int, num_lookahead_tokens: int = 0) -> bool:
@@ -95,7 +95,7 @@ class PlainKVCache(KVCache):
             known = min(tokens, request.num_tokens)
             if known >= request.next_full_tokens:
                 self.enter(request, known)
-        self._note_quiet(request, computed, num_new_tokens)
+        self.note_quiet(request, computed, num_new_tokens)
         return True
 
     def num_blocks_for(
@@ -107,7 +107,8 @@ class PlainKVCache(KVCache):
         needed = -(-min(num_tokens, self.max_model_len) // self.block_size) - held - len(hit_blocks)
         return max(needed, 0) + (self.pool.num_free_of(hit_blocks) if hit_blocks else 0)
 
-    def _note_quiet(self, request: Request, computed: int, num_tokens: int) -> None:
+    def note_quiet(self, request: Request, computed: int, num_tokens: int) -> None:
+        """Work out up to where one-token steps need no call of `grow`."""
         until = len(request.block_tables[0]) * self.block_size - self.num_lookahead_tokens
         if self.caching:
             until = min(until, request.next_full_tokens - 1)
@@ -124,6 +125,18 @@ class PlainKVCache(KVCache):
         else:
             full = first
         request.next_full_tokens = (full + 1) * size
+
+    def enters_unseen(self, request: Request) -> bool:
+        """Whether the blocks that the request fills from here on belong to its last run, without being named.
+
+        So it is while the text goes on by consecutive ids, and until somebody else computes the same text.
+        """
+        keys, run = request.block_keys, request.block_runs[-1]
+        return (
+            run.first_key is not None
+            and keys[-1] - run.first_key == len(keys) - 1 - run.start
+            and self.hasher.goes_on(request)
+        )
 
     def _enter_blocks(self, request: Request, first: int, full: int) -> None:
         """Enter the blocks `first` … `full` - 1 of a table: they are in its last run, or begin one."""

@@ -19,13 +19,16 @@ from sim.conformance.model import PretendedModel
 from sim.conformance.transfers import ScriptedConnector
 
 
-def build_engine(case: Case, model: PretendedModel, connector: ScriptedConnector | None) -> EngineCore:
-    """The engine that a case was recorded with."""
+def build_engine(
+    case: Case, model: PretendedModel, connector: ScriptedConnector | None, *, plain: bool = False
+) -> EngineCore:
+    """The engine that a case was recorded with; `plain`: without a cohort."""
     return EngineCore(
         scheduler_config(case.config),
         kv_cache_config(case.config),
         connector=connector,
         draft_validator=model,
+        forecast=None if plain else model.steady_tokens,
     )
 
 

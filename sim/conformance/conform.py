@@ -78,7 +78,10 @@ class ConformReport:
 
 
 def conform(
-    paths: Iterable[str | Path], progress: Callable[[int, int, CaseResult | None], None] | None = None
+    paths: Iterable[str | Path],
+    progress: Callable[[int, int, CaseResult | None], None] | None = None,
+    *,
+    plain: bool = False,
 ) -> ConformReport:
     """Replay files, or all *.json.gz files below folders.
 
@@ -91,7 +94,7 @@ def conform(
     for done, path in enumerate(files, 1):
         result = None
         try:
-            result = replay_case(load_case(path))
+            result = replay_case(load_case(path), plain=plain)
             report.cases.append(result)
         except InputError as error:
             report.faults += error.faults
@@ -100,18 +103,18 @@ def conform(
     return report
 
 
-def replay_case(case: Case) -> CaseResult:
-    """Replay one case up to its first difference."""
-    identical, difference = _first_difference(case)
+def replay_case(case: Case, *, plain: bool = False) -> CaseResult:
+    """Replay one case up to its first difference; `plain`: without a cohort of requests in steady decode."""
+    identical, difference = _first_difference(case, plain)
     return CaseResult(case.path, case.name, case.family, case.release, len(case.trace), identical, difference)
 
 
-def _first_difference(case: Case) -> tuple[int, Difference | None]:
+def _first_difference(case: Case, plain: bool) -> tuple[int, Difference | None]:
     identical = 0
     made: Record = {}
     recorded: Record = {}
     try:
-        replay = Replay(case)
+        replay = Replay(case, plain=plain)
         for made in replay.records():
             recorded = case.trace[identical] if identical < len(case.trace) else {}
             keys = _differing_keys(recorded, made)

@@ -48,6 +48,16 @@ class PretendedModel:
             return stop_at[1]
         return script["out"] + number
 
+    def steady_tokens(self, request: Request) -> int:
+        """How many of the next tokens go on by one id each; see `scheduler.cohort.Forecast`."""
+        script = self._requests[request.request_id]
+        last = request.tokens.shifts[-1] + request.num_tokens - 1
+        number = last - script["out"] + 1
+        if number < 1:
+            return 0
+        ends = [*script.get("eos_at", ()), *script.get("stop_at", ())[:1]]
+        return min((end - number for end in ends if end >= number), default=1 << 60)
+
     def note(self, outputs: EngineCoreOutputs) -> None:
         """Count the tokens that the engine really appended."""
         for request, count, _ in outputs.entries:

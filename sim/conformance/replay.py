@@ -16,14 +16,14 @@ from sim.conformance.transfers import ScriptedConnector
 class Replay:
     """One case under way. `records()` drives it; afterwards `final()` describes the end."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, *, plain: bool = False) -> None:
         self.case = case
         self.model = PretendedModel(case)
         self.connector = ScriptedConnector(case) if case.config.get("connector", False) else None
-        self.engine: EngineCore = build_engine(case, self.model, self.connector)
+        self.engine: EngineCore = build_engine(case, self.model, self.connector, plain=plain)
         self._events: deque[Event] = deque(case.events)
         self._last_event_t = max((event.t for event in case.events), default=-1)
-        self._in_flight: deque[tuple[int, SchedulerOutput]] = deque()
+        self._in_flight: deque[tuple[int, SchedulerOutput, SchedulerOutput]] = deque()
         self._t = 0
         self._steps = StepRecorder(case, self.engine)
         self._final = FinalRecorder(case, self.engine, self.model)
@@ -60,20 +60,21 @@ class Replay:
         if engine.has_work():
             self._steps.before_schedule()
             output = engine.schedule()
-            self._steps.after_schedule(output)
-            self._final.after_schedule(output)
-            self._in_flight.append((self._t, output))
+            expanded = engine.expand(output)
+            self._steps.after_schedule(expanded)
+            self._final.after_schedule(expanded)
+            self._in_flight.append((self._t, output, expanded))
             ahead = self.case.config.get("async_sched", False)
             if ahead and output.total_num_scheduled_tokens and len(self._in_flight) < 2:
                 self._abort(aborts_later)
                 return
         self._abort(aborts_later)
-        step, output = self._in_flight.popleft()
+        step, output, expanded = self._in_flight.popleft()
         sampled = self.model.sample(output)
         report: KVReport | None = None
         if self.connector:
             report = self.connector.report(step)
-        outputs = engine.update(output, sampled, report)
+        outputs = engine.expand_outputs(output, expanded, engine.update(output, sampled, report))
         self.model.note(outputs)
         if self.case.config.get("spec") and not self.case.config.get("async_sched", False):
             engine.propose_drafts(output, self.model.propose(output, sampled))

@@ -1,0 +1,391 @@
+"""The cohort: running requests in steady decode, which do in every step exactly what they did in the last.
+
+Such a request is scheduled for one token a step. What will happen to it is known: when its next block fills,
+when it needs a new one, and for how long the executor has announced that nothing will stop it. So it keeps no
+state per step. A *member* has a base, and with `clock` counting the steps planned so far
+
+    computed tokens = base + clock
+
+for every member at once; a calendar says in which step who needs a block and who leaves. `schedule()` then
+walks only those who have something to do: the members in the calendar and the running requests outside the
+cohort, in running order. A step that could go wrong (budget or blocks short under a policy that must choose)
+is left to the ordinary walk: everybody leaves the cohort, with all counts written back, and joins again
+later.
+
+Nothing here decides anything. Every count, block and order is the one the ordinary walk would have made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from operator import attrgetter
+
+from scheduler.kv_cache.plain import PlainKVCache
+from scheduler.output import EngineCoreOutputs, RequestOutput, SchedulerOutput
+from scheduler.request import Request
+from scheduler.state import EngineState
+from scheduler.status import RequestStatus
+
+Forecast = Callable[[Request], int]
+"""An executor's announcement: how many of a request's next output tokens, those not yet appended, will each
+be the id after the one before, and none of them an end that only the model knows of. Policies never see it.
+"""
+
+SHORTEST_STAY = 2
+"""Steps for which it is worth to join."""
+
+_in_order = attrgetter("running_order")
+
+
+class Member:
+    """What the cohort knows of one request. `alone`: its blocks enter the prefix cache unseen, in a run."""
+
+    __slots__ = ("alone", "base", "leaves_at")
+
+    def __init__(self, base: int, leaves_at: int, alone: bool) -> None:
+        self.base = base
+        self.leaves_at = leaves_at
+        self.alone = alone
+
+
+class Cohort:
+    """The members of one engine and their calendar. All counts are in tokens or steps.
+
+    `walk_one` is the scheduler's walk over a single running request; it must not preempt. `tail_is_victim`:
+    the victim is always the last running request, so preemption needs no look at the others.
+    """
+
+    def __init__(
+        self,
+        state: EngineState,
+        kv_cache: PlainKVCache,
+        forecast: Forecast,
+        walk_one: Callable[[Request, SchedulerOutput], bool],
+        *,
+        tail_is_victim: bool,
+    ) -> None:
+        self.size = 0
+        self.clock = 0
+        """Steps planned so far that scheduled anything."""
+        self.sum_of_bases = 0
+        self.in_flight: list[SchedulerOutput] = []
+        """Steps planned but not yet updated, the oldest first; they hold every member, though not by name."""
+        self._state = state
+        self._kv = kv_cache
+        self._pool = kv_cache.pool
+        self._size = kv_cache.block_size
+        self._forecast = forecast
+        self._walk_one = walk_one
+        self._tail_is_victim = tail_is_victim
+        self._ahead = state.config.async_scheduling
+        self._entered = 0
+        """The first base + _entered tokens of each member are entered in the prefix cache, block by block."""
+        self._needy: list[list[Request]] = [[] for _ in range(self._size)]
+        """Members by the clock, modulo the block size, at which they need a block; in running order."""
+        self._seen: list[Request] = []
+        """Members that are not alone: their blocks must be entered one by one, in running order."""
+        self._leaving: list[tuple[int, int, Request]] = []
+        self._largest_base: int | None = None
+        self._awake: list[Request] | None = []
+        """Running requests outside the cohort, and perhaps some that no longer run; None: not known."""
+        self._walked: Request | None = None
+        self._events: list[Request] = []
+        self._no_joins_before = 0
+        kv_cache.pool.watcher = self
+
+    # --- the step ---------------------------------------------------------------------------------------
+
+    def schedule(self, output: SchedulerOutput) -> bool:
+        """Schedule the running requests into an empty `output`; False if it takes the ordinary walk."""
+        clock, leaving = self.clock, self._leaving
+        while leaving and leaving[0][0] <= clock:
+            leaves_at, _, request = heappop(leaving)
+            if request.member is not None and request.member.leaves_at == leaves_at:
+                self.leave(request)
+        if not self.size:
+            self._awake = None
+            return False
+        awake = self._find_awake()
+        needy = self._needy[clock % self._size]
+        if not self._is_plain(awake, needy, output.token_budget):
+            self.dissolve()
+            self._no_joins_before = clock + self._size
+            return False
+        output.token_budget -= self.size
+        if awake or self._seen or len(needy) > self._pool.free_queue.size:
+            self._walk(awake, needy, output)
+        elif needy:
+            for request, block in zip(needy, self._pool.take(len(needy)), strict=True):
+                request.block_tables[0].append(block)
+        self._entered = clock + 1 - len(self.in_flight)
+        return True
+
+    def _find_awake(self) -> list[Request]:
+        if self._awake is None:
+            self._awake = [request for request in self._state.running if request.member is None]
+        elif self._awake:
+            running = RequestStatus.RUNNING
+            self._awake = [r for r in self._awake if r.status is running and r.member is None]
+            self._awake.sort(key=_in_order)
+        return self._awake
+
+    def _is_plain(self, awake: Sequence[Request], needy: Sequence[Request], budget: int) -> bool:
+        """Whether everybody gets the tokens due to it; the last in the running list may get less."""
+        if self.in_flight and not self._ahead:
+            return False
+        longest = self._state.config.long_prefill_token_threshold or budget
+        tokens, blocks = self.size, len(needy)
+        last = self._state.running[-1]
+        for request in awake:
+            lacking = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
+            lacking = min(lacking, longest)
+            if request is not last:
+                tokens += lacking
+            blocks += lacking // self._size + 2
+        return tokens <= budget and (self._tail_is_victim or blocks <= self._pool.free_queue.size)
+
+    def _walk(self, awake: Sequence[Request], needy: Sequence[Request], output: SchedulerOutput) -> None:
+        """Walk those who have something to do, in running order; preempt from the tail for blocks."""
+        clock, size = self.clock, self._size
+        entered = clock + 1 - len(self.in_flight)
+        events = self._events = sorted({*awake, *needy, *self._full(entered)}, key=_in_order)
+        for request in events:  # grows behind the walk where texts are met
+            self._walked = request
+            member = request.member
+            if member is None:
+                if request.status is RequestStatus.RUNNING:
+                    while not self._walk_one(request, output):
+                        if self._preempt_tail(output) is request:
+                            break
+                continue
+            if (member.base + clock) % size == 0:
+                while not self._pool.free_queue.size and self._preempt_tail(output) is not request:
+                    pass
+                if request.member is None:
+                    continue
+                request.block_tables[0] += self._pool.take(1)
+            if not member.alone and (member.base + entered) % size == 0:
+                self._enter(request, entered)
+        self._walked = None
+
+    def _preempt_tail(self, output: SchedulerOutput) -> Request:
+        victim = self._state.running.pop()
+        if victim.member is not None:
+            self.leave(victim)
+            output.token_budget += 1
+        self._state.preempt(victim)
+        output.preempted.append(victim)
+        return victim
+
+    def note_scheduled(self, output: SchedulerOutput) -> None:
+        """A step is complete: members count as scheduled in it."""
+        if self._awake is not None:
+            self._awake += output.new
+            self._awake += output.resumed
+        if not output.total_num_scheduled_tokens:
+            return
+        clock = self.clock
+        if self.size:
+            if self._largest_base is None:
+                self._largest_base = max(r.member.base for r in self._members() if r.member is not None)
+            output.num_steady = self.size
+            output.steady_computed_tokens = self.sum_of_bases + self.size * clock
+            output.most_steady_computed_tokens = self._largest_base + clock
+        self._entered = clock + 1 - len(self.in_flight)
+        self.clock = clock + 1
+        self.in_flight.append(output)
+
+    def note_updated(self, output: SchedulerOutput) -> None:
+        """The tokens of a step have been appended: who is in steady decode now joins."""
+        if output in self.in_flight:
+            self.in_flight.remove(output)
+            entered = self.clock - len(self.in_flight)
+            if entered > self._entered:
+                self._entered = entered
+                for request in self._full(entered):
+                    self._enter(request, entered)
+        if self.clock >= self._no_joins_before:
+            for request in output.requests.copy():
+                if request.status is RequestStatus.RUNNING and request.member is None:
+                    self._join(request)
+
+    # --- in and out -------------------------------------------------------------------------------------
+
+    def _join(self, request: Request) -> None:
+        in_flight = len(self.in_flight)
+        computed = request.num_computed_tokens
+        if (
+            computed != request.num_tokens - 1 + in_flight
+            or not request.num_output_tokens
+            or request.num_output_placeholders != (in_flight if self._ahead else 0)
+            or (in_flight and not self._ahead)
+            or computed < request.high_water_tokens
+            or request.drop_stale_output
+            or len(request.block_tables[0]) != -(-computed // self._size)
+            or any(request not in output.requests for output in self.in_flight)
+        ):
+            return
+        stay = self._steady_tokens(request) - in_flight
+        if stay < SHORTEST_STAY:
+            return
+        clock = self.clock
+        alone = not self._kv.caching or self._kv.enters_unseen(request)
+        member = Member(computed - clock, clock + stay, alone)
+        request.member = member
+        for output in self.in_flight:
+            output.remove(request)
+        if not alone:
+            self._insert(self._seen, request)
+        self._insert(self._needy[-member.base % self._size], request)
+        heappush(self._leaving, (member.leaves_at, request.running_order, request))
+        self.size += 1
+        self.sum_of_bases += member.base
+        if self.size == 1 or (self._largest_base is not None and member.base > self._largest_base):
+            self._largest_base = member.base
+
+    def _steady_tokens(self, request: Request) -> int:
+        """How many of the next tokens surely continue the text by one id each and end nothing."""
+        config = self._state.config
+        steady = min(
+            self._forecast(request),
+            request.max_tokens - request.num_output_tokens - 1,
+            config.max_model_len - request.num_tokens - 1,
+        )
+        following = request.num_tokens + request.tokens.shifts[-1]
+        for token in (config.eos_token_id, *request.stop_token_ids):
+            if following <= token < following + steady:
+                steady = token - following
+        return steady
+
+    def _insert(self, requests: list[Request], request: Request) -> None:
+        """Into a list in running order; the newest come last, and they are the usual case."""
+        place = len(requests)
+        while place and requests[place - 1].running_order > request.running_order:
+            place -= 1
+        requests.insert(place, request)
+
+    def leave(self, request: Request) -> None:
+        """A member becomes an ordinary running request again, also in the steps in flight."""
+        member = request.member
+        assert member is not None
+        self.write_back(request)
+        request.member = None
+        self.size -= 1
+        self.sum_of_bases -= member.base
+        if member.base == self._largest_base:
+            self._largest_base = None
+        self._needy[-member.base % self._size].remove(request)
+        if not member.alone:
+            self._seen.remove(request)
+        first = self.clock - len(self.in_flight)
+        for i, output in enumerate(self.in_flight):
+            output.insert(request, member.base + first + i)
+        if self._awake is not None:
+            self._awake.append(request)
+
+    def dissolve(self) -> None:
+        """Everybody leaves."""
+        if self.size:
+            for request in self._members():
+                self.leave(request)
+
+    def _members(self) -> list[Request]:
+        return [request for request in self._state.running if request.member is not None]
+
+    def write_back(self, request: Request) -> None:
+        """Bring a member's own counts up to date."""
+        member = request.member
+        assert member is not None
+        in_flight = len(self.in_flight)
+        computed = member.base + self.clock
+        request.num_computed_tokens = computed
+        request.num_tokens = computed + 1 - in_flight
+        request.num_output_tokens = request.num_tokens - request.num_prompt_tokens
+        if self._ahead:
+            request.num_output_placeholders = in_flight
+        self.catch_up(request)
+        self._kv.note_quiet(request, computed - 1, 1)
+
+    def write_back_all(self) -> None:
+        """Bring every member's own counts up to date."""
+        if self.size:
+            for request in self._members():
+                self.write_back(request)
+
+    # --- blocks -----------------------------------------------------------------------------------------
+
+    def catch_up(self, holder: Request) -> None:
+        """See `RunWatcher`. In the middle of a walk those before the walked one have had this step's entry."""
+        member = holder.member
+        if member is None or not member.alone or not self._kv.caching:
+            return
+        entered = self._entered
+        if self._walked is not None and holder.running_order < self._walked.running_order:
+            entered = self.clock + 1 - len(self.in_flight)
+        full = (member.base + entered) // self._size
+        if full > holder.num_cached_blocks[0]:
+            holder.num_cached_blocks[0] = full
+            holder.next_full_tokens = (full + 1) * self._size
+
+    def note_met(self, holder: Request) -> None:
+        """See `RunWatcher`: from now on its blocks are entered one by one."""
+        member = holder.member
+        if member is not None and member.alone:
+            member.alone = False
+            self._insert(self._seen, holder)
+            walked = self._walked
+            later = walked is not None and holder.running_order > walked.running_order
+            if later and holder not in self._events:
+                self._insert(self._events, holder)
+
+    def _full(self, entered: int) -> list[Request]:
+        """Members whose blocks must be entered one by one, and who have one to enter."""
+        return [r for r in self._seen if r.member is not None and (r.member.base + entered) % self._size == 0]
+
+    def _enter(self, request: Request, entered: int) -> None:
+        member = request.member
+        assert member is not None
+        request.num_tokens = self.clock + member.base + 1 - len(self.in_flight)
+        self._kv.enter(request, member.base + entered)
+        if self._kv.enters_unseen(request):
+            member.alone = True
+            self._seen.remove(request)
+
+    # --- for those who want to see everybody ------------------------------------------------------------
+
+    def expand(self, output: SchedulerOutput) -> SchedulerOutput:
+        """The step just planned as the ordinary walk would have written it. Call before anything happens."""
+        self.write_back_all()
+        full = SchedulerOutput(output.token_budget)
+        for name in SchedulerOutput.__slots__:
+            setattr(full, name, getattr(output, name))
+        named = {request: i for i, request in enumerate(output.requests)}
+        full.requests, full.num_scheduled_tokens, full.num_computed_before, full.samples = [], [], [], []
+        for request in self._state.running:
+            i, member = named.get(request), request.member
+            if i is None and (member is None or not output.num_steady):
+                continue
+            full.requests.append(request)
+            if i is not None:
+                full.num_scheduled_tokens.append(output.num_scheduled_tokens[i])
+                full.num_computed_before.append(output.num_computed_before[i])
+                full.samples.append(output.samples[i])
+            elif member is not None:
+                full.num_scheduled_tokens.append(1)
+                full.num_computed_before.append(member.base + self.clock - 1)
+                full.samples.append(True)
+        return full
+
+    def expand_outputs(
+        self, output: SchedulerOutput, full: SchedulerOutput, outputs: EngineCoreOutputs
+    ) -> EngineCoreOutputs:
+        """What the update of a step told, members included; `full`: the step expanded. Call right after."""
+        told = {entry[0]: entry for entry in outputs.entries}
+        entries: list[RequestOutput] = []
+        for request in full.requests:
+            if request in told:
+                entries.append(told.pop(request))
+            elif request.member is not None and request not in output.requests:
+                entries.append((request, 1, None))
+        return EngineCoreOutputs([*entries, *told.values()], outputs.finished_by_client)
