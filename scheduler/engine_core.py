@@ -9,7 +9,7 @@ With scheduling ahead, a second `schedule()` may come before the first `update()
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from scheduler import lifecycle
@@ -174,6 +174,12 @@ class EngineCore:
         """What `update` just told of a step, with an entry for everybody. Call before anything happens."""
         cohort = self.state.cohort
         return outputs if cohort is None else cohort.expand_outputs(output, expanded, outputs)
+
+    def observe_output(self, observer: Callable[[Request], None]) -> None:
+        """Let `observer` see each request with new tokens: its blocks are entered in the cache, not yet
+        freed.
+        """
+        self._update.observer = observer
 
     def propose_drafts(self, output: SchedulerOutput, num_drafts: Sequence[int]) -> None:
         """Attach the drafts proposed after a synchronous step, one count per scheduled request."""

@@ -131,8 +131,6 @@ class Scheduler:
             output.has_prefill_chunk = True
             self.state.interval.note_prefill()
         output.add(request, num_tokens)
-        if not request.is_prefill_chunk and self.state.prefills_under_way:
-            self.state.prefills_under_way.pop(request.request_id, None)
 
     def walk_one(self, request: Request, output: SchedulerOutput) -> bool:
         """Give one running request its tokens of this step; False if blocks are lacking. Preempts nobody."""
@@ -380,8 +378,5 @@ class Scheduler:
         if dummies > 0:
             output.scheduled_spec_decode_tokens[request.request_id] = dummies
         output.add(request, num_tokens)
-        if state.connector is not None:
-            if request.is_prefill_chunk:
-                state.prefills_under_way[request.request_id] = request
-            else:
-                state.prefills_under_way.pop(request.request_id, None)
+        if state.connector is not None and request.is_prefill_chunk:
+            state.prefills_under_way[request.request_id] = request

@@ -96,6 +96,12 @@ class EngineState:
         scheduled_any = output.total_num_scheduled_tokens > 0
         self.interval.end_step(scheduled_any)
         self.num_steps += scheduled_any
+        if self.prefills_under_way:
+            self.prefills_under_way = {
+                request_id: request
+                for request_id, request in self.prefills_under_way.items()
+                if request.status is not RequestStatus.RUNNING or request.is_prefill_chunk
+            }
         output.step_number = self.num_steps
         output.finished_req_ids, self.finished_req_ids = self.finished_req_ids, set()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from scheduler import lifecycle
 from scheduler.async_scheduling import Arrival, SyncBookkeeping
@@ -29,6 +29,7 @@ class OutputUpdate:
         self.sessions = sessions
         self.remote_loads = remote_loads
         self.spec_decode_stats = SpecDecodeStats()
+        self.observer: Callable[[Request], None] | None = None
 
     def apply(
         self, output: SchedulerOutput, sampled: Sequence[Sequence[int]], report: KVReport | None = None
@@ -59,6 +60,8 @@ class OutputUpdate:
             before = request.num_tokens
             final = bookkeeping.deliver_stale(request, tokens) if stale else deliver(request, tokens)
             count = request.num_tokens - before
+            if count and self.observer is not None:
+                self.observer(request)
             if final is None:
                 if count:
                     entries.append((request, count, None))

@@ -53,7 +53,9 @@ class WaitingLine(Protocol):
         """The queue of requests that hold blocks, in order; empty if there is only one queue."""
         ...
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """All of them, also those set aside in the pass under way."""
+        ...
 
     def __iter__(self) -> Iterator[Request]:
         """In the order in which they would be looked at."""
@@ -102,7 +104,7 @@ class OneQueue:
         return []
 
     def __len__(self) -> int:
-        return len(self.ordinary)
+        return len(self.ordinary) + len(self._set_aside)
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self.ordinary)
@@ -162,7 +164,7 @@ class HoldersFirst:
         return self._holders if request.num_computed_tokens or loading else self.ordinary
 
     def __len__(self) -> int:
-        return len(self._holders) + len(self.ordinary)
+        return len(self._holders) + len(self.ordinary) + len(self._set_aside)
 
     def __iter__(self) -> Iterator[Request]:
         yield from self._holders

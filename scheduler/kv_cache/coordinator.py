@@ -396,6 +396,8 @@ class KVCache:
 
     def num_hashed_tokens(self, request: Request) -> int:
         """How far the request's blocks are in the prefix cache, over all groups."""
+        if not request.block_tables:
+            return 0
         return min(manager.num_hashed_tokens(request) for manager in self.managers)
 
     def reset(self) -> bool:

@@ -14,7 +14,8 @@ from scheduler import (
     SessionInput,
     SpeculativeConfig,
 )
-from sim.conformance.case import Case, ConfigScript, GroupScript
+from scheduler.release import release
+from sim.conformance.case import Case, ConfigScript, GroupScript, SpecScript
 from sim.conformance.model import PretendedModel
 from sim.conformance.transfers import ScriptedConnector
 
@@ -22,12 +23,16 @@ from sim.conformance.transfers import ScriptedConnector
 def build_engine(
     case: Case, model: PretendedModel, connector: ScriptedConnector | None, *, plain: bool = False
 ) -> EngineCore:
-    """The engine that a case was recorded with; `plain`: without a cohort."""
+    """The engine that a case was recorded with; `plain`: without a cohort.
+
+    Its release is that of the recording, with every switch as the case says: an absent one is off.
+    """
     return EngineCore(
         scheduler_config(case.config),
         kv_cache_config(case.config),
         connector=connector,
         draft_validator=model,
+        release=release(case.release),
         forecast=None if plain else model.steady_tokens,
     )
 
@@ -43,12 +48,29 @@ def scheduler_config(script: ConfigScript) -> SchedulerConfig:
         enable_chunked_prefill=script.get("chunked_prefill", True),
         policy=cast("Literal['fcfs', 'priority']", script.get("policy", "fcfs")),
         async_scheduling=script.get("async_sched", False),
-        speculative=SpeculativeConfig(cast("Literal['ngram']", spec["kind"]), spec["k"]) if spec else None,
+        speculative=speculative_config(spec) if spec else None,
         max_loras=script.get("max_loras"),
         kv_load_failure_policy=cast(
             "Literal['recompute', 'fail']", script.get("kv_load_failure_policy", "recompute")
         ),
         include_finished_set=script.get("include_finished_set", False),
+        reserve_full_prompt=script.get("reserve_full_prompt", False),
+        watermark=script.get("watermark", 0.0),
+        max_num_scheduled_tokens=script.get("max_num_scheduled_tokens"),
+        max_active=script.get("max_active"),
+        long_prefill_adaptive=script.get("long_prefill_adaptive", False),
+        prefill_interval=script.get("prefill_interval", 1),
+    )
+
+
+def speculative_config(script: SpecScript) -> SpeculativeConfig:
+    """The drafter of a case."""
+    return SpeculativeConfig(
+        cast("Literal['ngram']", script["kind"]),
+        script["k"],
+        lookahead_hashes=script.get("lookahead_hashes", False),
+        parallel=script.get("parallel", False),
+        drafts_by_batch=tuple((first, last, k) for first, last, k in script.get("by_batch") or ()),
     )
 
 
@@ -61,6 +83,7 @@ def kv_cache_config(script: ConfigScript) -> KVCacheConfig:
         block_size=block_size,
         hash_block_size=block_size,
         enable_caching=script.get("prefix_caching", True),
+        window_retention_tokens=script.get("retention"),
         groups=tuple(
             KVGroupSpec(
                 kind=GroupKind(group["type"]),

@@ -1,6 +1,7 @@
 """One recorded run, read from its file: what was asked of the real engine, and what it decided.
 
-The format is `sched-oracle/1`. A file that cannot be used raises `InputError` with its place and the reason.
+Formats `sched-oracle/1` and `sched-oracle/2`. A file that cannot be used raises `InputError` with its place
+and the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sim.errors import Fault, InputError
 Record: TypeAlias = dict[str, object]
 """One step, or the end of a run, as the recording keeps it."""
 
-FORMATS = ("sched-oracle/1",)
+FORMATS = ("sched-oracle/1", "sched-oracle/2")
 
 
 class GroupScript(TypedDict, total=False):
@@ -37,6 +38,9 @@ class SpecScript(TypedDict, total=False):
 
     kind: str
     k: int
+    lookahead_hashes: bool
+    parallel: bool
+    by_batch: list[tuple[int, int, int]] | None
 
 
 class ConfigScript(TypedDict, total=False):
@@ -58,6 +62,13 @@ class ConfigScript(TypedDict, total=False):
     connector: bool
     kv_load_failure_policy: str
     include_finished_set: bool
+    reserve_full_prompt: bool
+    watermark: float
+    max_num_scheduled_tokens: int | None
+    max_active: int | None
+    long_prefill_adaptive: bool
+    prefill_interval: int
+    retention: int | None
 
 
 TransferScript = TypedDict(
@@ -115,6 +126,7 @@ class Case:
     """A recorded run: `trace` has a record per executed step, `final` the state at the end."""
 
     path: Path
+    format: str
     name: str
     release: str
     config: ConfigScript
@@ -167,6 +179,7 @@ def load_case(path: Path) -> Case:
         raise fault(f"not a recorded run: {', '.join(wrong)} missing or of the wrong type")
     return Case(
         path=path,
+        format=content["format"],
         name=content["name"],
         release=content["vllm"],
         config=cast(ConfigScript, content["config"]),

@@ -23,9 +23,12 @@ class PretendedModel:
     def sample(self, output: SchedulerOutput) -> list[list[int]]:
         """The tokens of a step, one list per scheduled request."""
         sampled: list[list[int]] = []
+        admitted = {*output.new, *output.resumed}
         for request, samples in zip(output.requests, output.samples, strict=True):
             if samples and not request.is_finished:
                 drafts = output.scheduled_spec_decode_tokens.get(request.request_id, 0)
+                if request in admitted:  # dummies that pad an admission are never accepted
+                    drafts = 0
                 sampled.append(self._tokens(request.request_id, drafts))
             else:
                 sampled.append([])

@@ -24,6 +24,9 @@ class StepRecorder:
         self._events: list[object] = []
         self._known_blocks: dict[int, list[int]] = {}
         self._orders: dict[str, list[int]] = {}
+        self._second_format = case.format != "sched-oracle/1"
+        self._first_outputs: dict[int, list[int]] = {}
+        self._with_output: set[int] = set()
 
     def begin(self, t: int) -> None:
         """A step begins; results of events that came before it belong to it."""
@@ -83,6 +86,8 @@ class StepRecorder:
             "spec", [[r.request_id, drafts[r.request_id]] for r in output.requests if r.request_id in drafts]
         )
         running = self._engine.running
+        if self._second_format:
+            return
         common = self._engine.kv_cache.num_common_prefix_blocks(running[0]) if running else []
         if any(common):
             record["cpb"] = common
@@ -103,6 +108,20 @@ class StepRecorder:
     def _whole_tables(self, request: Request) -> list[list[int]]:
         return [table.copy() for table in request.block_tables]
 
+    def note_output(self, request: Request) -> None:
+        """A request has new tokens: at its first, note what had been cached of its prompt."""
+        if request.request_id in self._with_output:
+            return
+        self._with_output.add(request.request_id)
+        prompt, local, external = (
+            request.num_prompt_tokens,
+            request.num_local_hit_tokens,
+            request.num_loaded_tokens,
+        )
+        hashed = self._engine.kv_cache.num_hashed_tokens(request)
+        newly = max(0, min(hashed, prompt) - local - external)
+        self._first_outputs[request.request_id] = [request.request_id, prompt, local, external, newly]
+
     def after_update(self, step: int, outputs: EngineCoreOutputs, report: KVReport | None) -> None:
         """What came of the output of `step`."""
         self._record["u"] = step
@@ -118,11 +137,16 @@ class StepRecorder:
         for client, ids in (finished or {}).items():
             out.append([client, [], sorted(ids)])
         self._put("out", out)
+        if self._second_format:
+            told = [entry[0].request_id for entries in outputs.by_client().values() for entry in entries]
+            self._put("pst", [self._first_outputs.pop(i) for i in told if i in self._first_outputs])
 
     def _entry(self, request: Request, count: int, reason: FinishReason | None) -> list[object]:
         entry: list[object] = [request.request_id, count, reason and reason.value]
         if reason is not None:
-            entry += [request.stop_reason, request.num_cached_tokens]
+            entry.append(request.stop_reason)
+        if reason is not None and not self._second_format:
+            entry.append(request.num_cached_tokens)
             entry.append(0 if reason is FinishReason.ERROR else request.num_external_tokens)
         return entry
 
@@ -131,10 +155,12 @@ class StepRecorder:
         engine = self._engine
         orders = {
             "run": [r.request_id for r in engine.running],
-            "wait": [r.request_id for r in engine.waiting],
+            "wait": [r.request_id for r in engine.state.waiting.ordinary],
         }
+        if self._second_format:
+            orders["held"] = [r.request_id for r in engine.state.waiting.holders()]
         for key, order in orders.items():
-            if self._orders.get(key) != order:
+            if self._orders.get(key, [] if key == "held" else None) != order:
                 self._record[key] = order
         self._orders = orders
         self._record["free"] = engine.kv_cache.num_free_blocks
@@ -196,13 +222,20 @@ class FinalRecorder:
                     request.num_preemptions,
                     self._model.num_output_tokens[request_id],
                     request.status.name,
-                    request.num_cached_tokens,
+                    *self._cached_tokens(request),
                 ]
                 for request_id, request in sorted(self._requests.items())
             ],
             "free_queue": list(pool.free_queue),
             "hashed_blocks": [block for block, key in enumerate(pool.key_of_block) if key is not None],
         }
+
+    def _cached_tokens(self, request: Request) -> list[int]:
+        if self._case.format == "sched-oracle/1":
+            return [request.num_cached_tokens]
+        if not self._model.num_output_tokens[request.request_id]:
+            return [-1, -1]
+        return [request.num_local_hit_tokens, request.num_loaded_tokens]
 
 
 def _stats(stats: PrefixCacheStats) -> dict[str, int]:

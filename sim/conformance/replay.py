@@ -26,6 +26,7 @@ class Replay:
         self._in_flight: deque[tuple[int, SchedulerOutput, SchedulerOutput]] = deque()
         self._t = 0
         self._steps = StepRecorder(case, self.engine)
+        self.engine.observe_output(self._steps.note_output)
         self._final = FinalRecorder(case, self.engine, self.model)
 
     def records(self) -> Iterator[Record]:
@@ -65,7 +66,10 @@ class Replay:
             self._final.after_schedule(expanded)
             self._in_flight.append((self._t, output, expanded))
             ahead = self.case.config.get("async_sched", False)
-            if ahead and output.total_num_scheduled_tokens and len(self._in_flight) < 2:
+            queues = output.total_num_scheduled_tokens > 0 or (
+                engine.release.rules.empty_batches_queue and engine.has_work()
+            )
+            if ahead and queues and len(self._in_flight) < 2:
                 self._abort(aborts_later)
                 return
         self._abort(aborts_later)
@@ -117,6 +121,8 @@ class Replay:
             case "reset":
                 ok, preempted = engine.reset_prefix_cache(preempt_running=bool(args[0]))
                 self._steps.note_reset(ok, bool(args[0]), preempted)
+            case "pause":
+                engine.pause(args[0])
             case _:
                 raise NotImplementedError(f"event {event.kind!r}")
 
