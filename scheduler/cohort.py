@@ -210,7 +210,9 @@ class Cohort:
     def sums(self) -> tuple[int, int, int]:
         """How many members there are, the sum of their computed tokens, and the largest of these."""
         if self._largest_base is None:
-            self._largest_base = max((r.member.base for r in self._members() if r.member), default=-self.clock)
+            self._largest_base = max(
+                (r.member.base for r in self._members() if r.member), default=-self.clock
+            )
         return self.size, self.sum_of_bases + self.size * self.clock, self._largest_base + self.clock
 
     # --- many steps at once -----------------------------------------------------------------------------

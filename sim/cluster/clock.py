@@ -2,8 +2,8 @@
 
 Two rules make a run independent of how it is carried out, step by step or many steps at once:
 
-* what engines do at a moment comes before what the outside world does at the same moment: arrivals, answers to
-  clients and wake-ups are *late* events;
+* what engines do at a moment comes before what the outside world does at the same moment: arrivals, answers
+  to clients and wake-ups are *late* events;
 * a sleep of many steps ends at exactly the time at which the last of the single sleeps would have ended.
 """
 
@@ -34,7 +34,7 @@ def late_timeout(env: Environment, delay_s: float, value: object = None) -> Late
 
 
 def delay_until(now_s: float, at_s: float) -> float:
-    """The delay with which an event set at `now_s` comes at exactly `at_s`: now + delay == at, in floating point."""
+    """The delay with which an event set at `now_s` comes at exactly `at_s`, in floating point."""
     delay_s = at_s - now_s
     while now_s + delay_s < at_s:
         delay_s = nextafter(delay_s, inf)

@@ -32,7 +32,7 @@ class ModelRunner:
         del self._answers[request_id]
 
     def steady_tokens(self, request: Request) -> int:
-        """How many more tokens of an answer under way come before the EOS; see `scheduler.cohort.Forecast`."""
+        """How many tokens of an answer under way come before its EOS; see `scheduler.cohort.Forecast`."""
         last, _ = self._answers[request.request_id]
         return NEVER if self._ignore_eos else last - request.num_output_tokens
 

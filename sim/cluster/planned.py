@@ -1,10 +1,11 @@
 """A replica that sleeps through steady decode: plan the steps, sleep once, commit them.
 
-While nothing changes, an engine in steady decode repeats itself: how long each of the coming steps takes is known
-from running sums. So the replica works out the times of as many steps as it is sure of, sleeps to the end of
-the last, and then lets the engine take them all at once. Whoever puts something into the engine meanwhile, or
-looks at it, first has the steps committed that have ended by now and the next one begun; the rest of the
-plan is dropped, and the sleep is cut short. Times are the ones of single steps, added one after the other.
+While nothing changes, an engine in steady decode repeats itself: how long each of the coming steps takes is
+known from running sums. So the replica works out the times of as many steps as it is sure of, sleeps to the
+end of the last, and then lets the engine take them all at once. Whoever puts something into the engine
+meanwhile, or looks at it, first has the steps committed that have ended by now and the next one begun; the
+rest of the plan is dropped, and the sleep is cut short. Times are the ones of single steps, added one after
+the other.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _REACH = (16, 1024)
 class Plan:
     """Coming turns of the step loop: in each a batch is scheduled, then the oldest batch in flight ends.
 
-    Lists have one value a turn: when its batch is scheduled, when the GPU begins and ends it, when the host and
-    the GPU are free again, which term binds it, and when the turn's update is (the next turn begins then).
+    Lists have one value a turn: when its batch is scheduled, when the GPU begins and ends it, when the host
+    and the GPU are free again, which term binds it, and when the turn's update is (the next begins then).
     """
 
     __slots__ = ("bound", "end_s", "entry_s", "host_free_s", "scheduled_s", "start_s", "update_s")
@@ -42,7 +43,7 @@ class Plan:
 
 
 class PlannedReplica(Replica):
-    """See the module. Takes the same arguments as `Replica`; the times of its steps are the same bit for bit."""
+    """See the module. Takes what `Replica` takes; the times of its steps are the same bit for bit."""
 
     _plan: Plan | None = None
     _alarm: Event | None = None

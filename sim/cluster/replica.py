@@ -179,7 +179,9 @@ class Replica:
         self._steps.append((batch.start_s, self._env.now, *batch.row))
         num_steady, steady_ids = engine.num_steady, engine.steady_ids
         entries = engine.update(batch.output, self._model.sample(batch.output)).entries
-        self._runs.on_step(step, [entry[0].request_id for entry in entries if entry[1]], num_steady, steady_ids)
+        self._runs.on_step(
+            step, [entry[0].request_id for entry in entries if entry[1]], num_steady, steady_ids
+        )
         for request, _, reason in entries:
             if reason is not None:
                 self._runs.close(request.request_id, step + 1)

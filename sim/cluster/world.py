@@ -13,8 +13,8 @@ from sim.cluster.capacity import kv_capacity_tokens
 from sim.cluster.laws import LawChecks
 from sim.cluster.load_generator import LoadGenerator
 from sim.cluster.model_runner import ModelRunner
-from sim.cluster.progress import ProgressGuard
 from sim.cluster.planned import PlannedReplica
+from sim.cluster.progress import ProgressGuard
 from sim.cluster.replica import Batch, Replica
 from sim.cluster.router import Router
 from sim.cluster.step_shape import StepTimer
