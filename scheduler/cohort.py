@@ -187,11 +187,8 @@ class Cohort:
             return
         clock = self.clock
         if self.size:
-            if self._largest_base is None:
-                self._largest_base = max(r.member.base for r in self._members() if r.member is not None)
-            output.num_steady = self.size
-            output.steady_computed_tokens = self.sum_of_bases + self.size * clock
-            output.most_steady_computed_tokens = self._largest_base + clock
+            sums = self.sums()
+            output.num_steady, output.steady_computed_tokens, output.most_steady_computed_tokens = sums
         self._entered = clock + 1 - len(self.in_flight)
         self.clock = clock + 1
         self.in_flight.append(output)
@@ -206,9 +203,77 @@ class Cohort:
                 for request in self._full(entered):
                     self._enter(request, entered)
         if self.clock >= self._no_joins_before:
-            for request in output.requests.copy():
-                if request.status is RequestStatus.RUNNING and request.member is None:
+            for request, samples in zip(output.requests, output.samples, strict=True):
+                if samples and request.member is None and request.status is RequestStatus.RUNNING:
                     self._join(request)
+
+    def sums(self) -> tuple[int, int, int]:
+        """How many members there are, the sum of their computed tokens, and the largest of these."""
+        if self._largest_base is None:
+            self._largest_base = max(
+                (r.member.base for r in self._members() if r.member), default=-self.clock
+            )
+        return self.size, self.sum_of_bases + self.size * self.clock, self._largest_base + self.clock
+
+    # --- many steps at once -----------------------------------------------------------------------------
+
+    def steps_ahead(self, most: int) -> int:
+        """For how many coming steps, up to `most`, it is sure that the members are scheduled and nobody else.
+
+        They are steps of `schedule()` and `update()` in turn, with as many in flight as now, and nothing from
+        outside in between. In the last of them, but in none before, somebody may leave.
+        """
+        state, size = self._state, self.size
+        if (
+            not size
+            or size != len(state.running)
+            or (state.waiting and size < state.config.max_num_seqs)
+            or size > state.config.max_num_batched_tokens
+            or self._seen
+            or any(output.requests for output in self.in_flight)
+            or (self.in_flight and not self._ahead)
+        ):
+            return 0
+        leaving = self._leaving
+        while leaving[0][2].member is None or leaving[0][2].member.leaves_at != leaving[0][0]:
+            heappop(leaving)
+        most = min(most, leaving[0][0] - self.clock + 1)
+        free = self._pool.free_queue.size
+        if (most // self._size + 1) * size <= free:
+            return most
+        steps = 0
+        while steps < most:
+            free -= len(self._needy[(self.clock + steps) % self._size])
+            if free < 0:
+                break
+            steps += 1
+        return steps
+
+    def advance(self, steps: int) -> tuple[list[int], list[int]]:
+        """Take so many steps of `steps_ahead` (not the last) at once: `schedule()` and `update()` of each.
+
+        Returns, for each step, the blocks taken and how many of them were evicted from the prefix cache.
+        """
+        first, size = self.clock, self._size
+        tables = [self._needy[clock % size] for clock in range(first, first + steps)]
+        taken = [len(needy) for needy in tables]
+        unkeyed: list[int] = []
+        blocks = iter(self._pool.take(sum(taken), unkeyed))
+        for needy in tables:
+            for request in needy:
+                request.block_tables[0].append(next(blocks))
+        evicted = taken
+        if unkeyed:
+            evicted, place, i = taken.copy(), 0, 0
+            for step, count in enumerate(taken):
+                place += count
+                while i < len(unkeyed) and unkeyed[i] < place:
+                    evicted[step] -= 1
+                    i += 1
+        self.clock += steps
+        self._entered += steps
+        self._state.finished_req_ids = set()
+        return taken, evicted
 
     # --- in and out -------------------------------------------------------------------------------------
 
@@ -316,7 +381,7 @@ class Cohort:
     # --- blocks -----------------------------------------------------------------------------------------
 
     def catch_up(self, holder: Request) -> None:
-        """See `RunWatcher`. In the middle of a walk those before the walked one have had this step's entry."""
+        """See `RunWatcher`. Amid a walk those before the walked one have had this step's entry."""
         member = holder.member
         if member is None or not member.alone or not self._kv.caching:
             return

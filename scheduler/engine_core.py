@@ -181,6 +181,25 @@ class EngineCore:
         """
         self._update.observer = observer
 
+    def steps_ahead(self, most: int) -> int:
+        """See `Cohort.steps_ahead`; 0 without a cohort."""
+        return 0 if self.state.cohort is None else self.state.cohort.steps_ahead(most)
+
+    def steady_sums(self) -> tuple[int, int, int]:
+        """Members of the cohort, the sum of their computed tokens, and the largest of these."""
+        cohort = self.state.cohort
+        return (0, 0, 0) if cohort is None else cohort.sums()
+
+    def settle(self) -> None:
+        """Bring the counts of every request up to date (those of cohort members are kept only in sum)."""
+        if self.state.cohort is not None:
+            self.state.cohort.write_back_all()
+
+    def advance(self, steps: int) -> tuple[list[int], list[int]]:
+        """See `Cohort.advance`."""
+        assert self.state.cohort is not None
+        return self.state.cohort.advance(steps)
+
     def propose_drafts(self, output: SchedulerOutput, num_drafts: Sequence[int]) -> None:
         """Attach the drafts proposed after a synchronous step, one count per scheduled request."""
         attach_drafts(output.requests, num_drafts, self.draft_validator)
@@ -240,16 +259,23 @@ class EngineCore:
     @property
     def running(self) -> list[Request]:
         """Running requests in order. Not to be changed."""
-        if self.state.cohort is not None:
-            self.state.cohort.write_back_all()
+        self.settle()
         return self.state.running
 
     @property
     def requests(self) -> dict[int, Request]:
         """All requests the engine knows, by id. Not to be changed."""
-        if self.state.cohort is not None:
-            self.state.cohort.write_back_all()
+        self.settle()
         return self.state.requests
+
+    @property
+    def num_steady(self) -> int:
+        """Of the running requests, the members of the cohort."""
+        return 0 if self.state.cohort is None else self.state.cohort.size
+
+    def steady_ids(self) -> list[int]:
+        """Their ids."""
+        return [request.request_id for request in self.state.running if request.member is not None]
 
     @property
     def num_running(self) -> int:

@@ -10,7 +10,7 @@ once.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from math import nan
 from typing import Any, NamedTuple
@@ -174,14 +174,24 @@ class TokenRuns:
         self._first_step = array("i")
         self._num_steps = array("i")
 
-    def on_step(self, step: int, request_ids: Sequence[int]) -> None:
-        """Note that exactly these requests got a token in this step: open their runs, close the others'."""
+    def on_step(
+        self,
+        step: int,
+        request_ids: Sequence[int],
+        num_steady: int = 0,
+        steady_ids: Callable[[], Iterable[int]] = tuple,
+    ) -> None:
+        """Note who got a token in this step, and nobody else: open their runs, close the others'.
+
+        These are `request_ids`, and as many as `num_steady` others whose runs are open; `steady_ids()` names
+        them if need be.
+        """
         open_runs = self._open
         for request_id in request_ids:
             if request_id not in open_runs:
                 open_runs[request_id] = step
-        if len(open_runs) > len(request_ids):
-            got = set(request_ids)
+        if len(open_runs) > len(request_ids) + num_steady:
+            got = {*request_ids, *steady_ids()}
             for request_id in [r for r in open_runs if r not in got]:
                 self.close(request_id, step)
 

@@ -27,18 +27,27 @@ _ROUND_DIGITS = 9
 
 
 def simulate(
-    scenario: Scenario, *, check: bool = False, progress: Progress | None = None, keep_steps: bool = True
+    scenario: Scenario,
+    *,
+    check: bool = False,
+    progress: Progress | None = None,
+    keep_steps: bool = True,
+    plain: bool = False,
 ) -> RunResult:
     """Run a scenario from start to end, or to its horizon.
 
     `check` verifies the laws while it runs (slow) and raises `InvariantError` where one is broken.
     `progress(time_s, ended, requests)` is called now and then. Without `keep_steps` the table of steps stays
-    empty and memory small; the summary is the same. Raises `InputError` for a scenario that cannot be run.
+    empty and memory small; the summary is the same. `plain` walks over every request in every step instead of
+    taking steady decode together (see `scheduler.cohort` and `sim.cluster.planned`): slower, same bits. Raises
+    `InputError` for a scenario that cannot be run.
     """
     setup = engine_setup(scenario)
     limits = Limits(setup.replica.scheduler.max_model_len)
     workload = build_workload(scenario, streams(scenario.seed), limits)
-    return simulate_workload(scenario, setup, workload, check=check, progress=progress, keep_steps=keep_steps)
+    return simulate_workload(
+        scenario, setup, workload, check=check, progress=progress, keep_steps=keep_steps, plain=plain
+    )
 
 
 def simulate_workload(
@@ -49,6 +58,7 @@ def simulate_workload(
     check: bool = False,
     progress: Progress | None = None,
     keep_steps: bool = True,
+    plain: bool = False,
 ) -> RunResult:
     """Run these requests, in place of those that the scenario describes, on the scenario's cluster."""
     world = World(
@@ -59,6 +69,7 @@ def simulate_workload(
         keep_steps=keep_steps,
         warmup_s=scenario.warmup_s,
         check=check,
+        plain=plain,
     )
     clock_s = world.run(scenario.horizon_s, progress)
     return RunResult(scenario, setup, workload, world, clock_s)

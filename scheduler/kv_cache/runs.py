@@ -128,8 +128,11 @@ class RunPool:
 
     # --- out of the free queue and back -----------------------------------------------------------------
 
-    def take(self, count: int) -> list[int]:
-        """Hand out `count` blocks from the head of the free queue; those that carry a key are evicted."""
+    def take(self, count: int, unkeyed: list[int] | None = None) -> list[int]:
+        """Hand out `count` blocks from the head of the free queue; those that carry a key are evicted.
+
+        The places in the result of those that carry none are appended to `unkeyed`.
+        """
         queue = self.free_queue
         queue.size -= count
         taken: list[int] = []
@@ -142,11 +145,16 @@ class RunPool:
                     self.num_cached_free -= 1
                     self.num_evictions += 1
                     self._forget_single(head)
+                elif unkeyed is not None:
+                    unkeyed.append(len(taken))
                 taken.append(head)
                 count -= 1
                 continue
             blocks = run.blocks
             left = len(blocks) - count
+            if unkeyed is not None and run.num_keyed < len(blocks):
+                first = len(taken)
+                unkeyed += range(first, first + min(len(blocks) - run.num_keyed, count))
             if left > 0:
                 taken += blocks[: left - 1 : -1]
                 del blocks[left:]

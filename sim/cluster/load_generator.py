@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 
 from simpy import Environment, Event
 
+from sim.cluster.clock import LateEvent, late_timeout
 from sim.workload import RequestTable
 
 _CHUNK = 4096
@@ -32,16 +33,16 @@ class LoadGenerator:
         self._table = table
         self._limit = max_concurrency
         self._send = send
-        self._slot: Event | None = None
+        self._slot: LateEvent | None = None
 
     def run(self) -> Generator[Event, object, None]:
         """The SimPy process; ends when everything is sent."""
         env, limit = self._env, self._limit
         for request_id, due_s in enumerate(self._due_times()):
             if due_s > env.now:
-                yield env.timeout(due_s - env.now)
+                yield late_timeout(env, due_s - env.now)
             while limit is not None and self.num_in_flight >= limit:
-                self._slot = env.event()
+                self._slot = LateEvent(env)
                 yield self._slot
             self.num_sent += 1
             self.num_in_flight += 1

@@ -7,7 +7,9 @@ the EOS token.
 
 from __future__ import annotations
 
-from scheduler import EOS_TOKEN_ID, SchedulerOutput
+from scheduler import EOS_TOKEN_ID, Request, SchedulerOutput
+
+NEVER = 1 << 62
 
 
 class ModelRunner:
@@ -28,6 +30,11 @@ class ModelRunner:
     def forget(self, request_id: int) -> None:
         """The request has ended."""
         del self._answers[request_id]
+
+    def steady_tokens(self, request: Request) -> int:
+        """How many tokens of an answer under way come before its EOS; see `scheduler.cohort.Forecast`."""
+        last, _ = self._answers[request.request_id]
+        return NEVER if self._ignore_eos else last - request.num_output_tokens
 
     def sample(self, output: SchedulerOutput) -> list[list[int]]:
         """New tokens of each scheduled request in scheduled order; none where the step ends amid a prompt.

@@ -16,13 +16,14 @@ from simpy import Environment, Event
 
 from cost_models.shapes import BOUNDS
 from scheduler import EngineCore, FinishReason, Request, SchedulerOutput
+from sim.cluster.clock import LateEvent, late_timeout
 from sim.cluster.gpu import GpuQueue
 from sim.cluster.model_runner import ModelRunner
 from sim.cluster.progress import ProgressGuard
 from sim.cluster.step_shape import StepTimer, time_step
 from sim.recorder import Recorder
 
-_BOUND_INDEX = {name: index for index, name in enumerate(BOUNDS)}
+BOUND_INDEX = {name: index for index, name in enumerate(BOUNDS)}
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class Batch:
     """A scheduled step on its way through the GPU; `row` has its columns from `decode_tokens` on."""
 
     output: SchedulerOutput
+    expanded: SchedulerOutput
+    """The same with every request named, if the replica is checked."""
     scheduled_s: float
     start_s: float
     end_s: float
@@ -76,7 +79,7 @@ class Replica:
         self._gpu = GpuQueue()
         self._in_flight: deque[Batch] = deque()
         self._host_free_s = 0.0
-        self._wake_up: Event | None = None
+        self._wake_up: LateEvent | None = None
         self._preempted_s: dict[int, float] = {}
         self._unrecorded_preemptions = 0
 
@@ -90,7 +93,7 @@ class Replica:
         self.requests[request.request_id] = request
         self._log.replica[request.request_id] = self.index
         if self._front_end_s > 0.0:
-            self._env.timeout(self._front_end_s, request).callbacks.append(self._enter)
+            late_timeout(self._env, self._front_end_s, request).callbacks.append(self._enter)
         else:
             self._add(request)
 
@@ -99,6 +102,7 @@ class Replica:
         self._add(event.value)
 
     def _add(self, request: Request) -> None:
+        self.settle()
         self.engine.add_request(request)
         if self._wake_up is not None:
             self._wake_up.succeed()
@@ -108,7 +112,7 @@ class Replica:
         """The SimPy process: step for ever, asleep while there is nothing to do."""
         env, engine, in_flight = self._env, self.engine, self._in_flight
         while True:
-            scheduled = len(in_flight) < self._depth and engine.has_work() and self._schedule()
+            scheduled = len(in_flight) < self._depth and engine.has_work() and self._schedule(env.now)
             if scheduled and len(in_flight) < self._depth:
                 yield env.timeout(max(self._host_free_s - env.now, 0.0))
             elif in_flight:
@@ -116,12 +120,22 @@ class Replica:
                 yield env.timeout(max(batch.end_s - env.now, self._host_free_s - env.now, 0.0))
                 self._update(batch)
             elif not engine.has_work():
-                self._wake_up = env.event()
-                yield self._wake_up
+                yield self._idle()
 
-    def _schedule(self) -> bool:
-        """Form the next batch and hand it to the GPU; false if there is nothing in it."""
-        engine, now = self.engine, self._env.now
+    def _idle(self) -> Event:
+        self._wake_up = LateEvent(self._env)
+        return self._wake_up
+
+    def settle(self) -> None:
+        """Bring the engine up to now, for those who look at it or put something into it."""
+
+    def stop(self) -> None:
+        """The clock has stopped: what has not happened by now does not happen."""
+        self.engine.settle()
+
+    def _schedule(self, now: float) -> bool:
+        """Form the next batch at time `now` and hand it to the GPU; false if there is nothing in it."""
+        engine = self.engine
         output = engine.schedule()
         if output.new or output.resumed or output.preempted:
             self._note_moves(output, now)
@@ -142,10 +156,11 @@ class Replica:
             kv.num_used_blocks,
             kv.num_cached_free_blocks,
             self._unrecorded_preemptions,
-            _BOUND_INDEX[cost.bound],
+            BOUND_INDEX[cost.bound],
         )
         self._unrecorded_preemptions = 0
-        self._in_flight.append(Batch(output, now, start_s, end_s, row))
+        expanded = output if self._check is None else engine.expand(output)
+        self._in_flight.append(Batch(output, expanded, now, start_s, end_s, row))
         return True
 
     def _note_moves(self, output: SchedulerOutput, now: float) -> None:
@@ -160,16 +175,18 @@ class Replica:
 
     def _update(self, batch: Batch) -> None:
         """The batch has ended: from now on its tokens exist."""
-        step = self._steps.num_steps
+        engine, step = self.engine, self._steps.num_steps
         self._steps.append((batch.start_s, self._env.now, *batch.row))
-        outputs = self.engine.update(batch.output, self._model.sample(batch.output))
-        entries = outputs.entries
-        self._runs.on_step(step, [entry[0].request_id for entry in entries if entry[1]])
+        num_steady, steady_ids = engine.num_steady, engine.steady_ids
+        entries = engine.update(batch.output, self._model.sample(batch.output)).entries
+        self._runs.on_step(
+            step, [entry[0].request_id for entry in entries if entry[1]], num_steady, steady_ids
+        )
         for request, _, reason in entries:
             if reason is not None:
                 self._runs.close(request.request_id, step + 1)
                 self._end(request, reason)
-        self._guard.on_step(self.engine, gave_tokens=bool(entries))
+        self._guard.on_step(engine, gave_tokens=bool(entries) or num_steady > 0)
         if self._check is not None:
             self._check(self, batch)
 

@@ -29,34 +29,42 @@ def time_step(
     timer: StepTimer, output: SchedulerOutput, windows: Sequence[int]
 ) -> tuple[StepCost, tuple[int, int, int]]:
     """What a non-empty step costs, and its tokens by kind (see `token_split`)."""
-    before = output.num_computed_before
-    num_requests = len(before)
+    before, steady = output.num_computed_before, output.num_steady
+    num_requests = len(before) + steady
     plain = output.total_num_scheduled_tokens == num_requests and all(output.samples)
     if plain and not windows and not output.num_recomputed_tokens:
-        cost = timer.decode_step(num_requests, sum(before) + num_requests, max(before) + 1)
-        return cost, (num_requests, 0, 0)
+        context = sum(before) + output.steady_computed_tokens + num_requests
+        longest = max(before, default=0)
+        if output.most_steady_computed_tokens > longest:
+            longest = output.most_steady_computed_tokens
+        return timer.decode_step(num_requests, context, longest + 1), (num_requests, 0, 0)
     shape = step_shape(output, windows)
     return timer.step(shape), token_split(output, shape)
 
 
 def step_shape(output: SchedulerOutput, windows: Sequence[int] = ()) -> StepShape:
-    """The shape of a non-empty step; `windows` are the model's attention windows in tokens, in its order."""
+    """The shape of a non-empty step; `windows` are the model's attention windows in tokens, in its order.
+
+    Members of the cohort are decodes like others (there are none with windows).
+    """
     scheduled, before = output.num_scheduled_tokens, output.num_computed_before
-    num_requests, num_tokens = len(scheduled), output.total_num_scheduled_tokens
+    steady = output.num_steady
+    num_requests, num_tokens = len(scheduled) + steady, output.total_num_scheduled_tokens
     chunks: tuple[tuple[int, int], ...] = ()
     decodes_before = before
     if num_tokens != num_requests:
         chunks = tuple([(n, c) for n, c in zip(scheduled, before, strict=True) if n != 1])
         decodes_before = [c for n, c in zip(scheduled, before, strict=True) if n == 1]
-    num_decodes = len(decodes_before)
+    num_decodes = len(decodes_before) + steady
+    longest = max(output.most_steady_computed_tokens, max(decodes_before, default=0))
     return StepShape(
         num_tokens=num_tokens,
         num_decodes=num_decodes,
-        decode_context_tokens=sum(decodes_before) + num_decodes,
-        max_decode_context_tokens=max(decodes_before) + 1 if num_decodes else 0,
+        decode_context_tokens=sum(decodes_before) + output.steady_computed_tokens + num_decodes,
+        max_decode_context_tokens=longest + 1 if num_decodes else 0,
         window_context_tokens=tuple([sum([min(c + 1, w) for c in decodes_before]) for w in windows]),
         prefill_chunks=chunks,
-        num_sampled=sum(output.samples),
+        num_sampled=sum(output.samples) + steady,
         num_requests=num_requests,
     )
 

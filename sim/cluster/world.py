@@ -13,6 +13,7 @@ from sim.cluster.capacity import kv_capacity_tokens
 from sim.cluster.laws import LawChecks
 from sim.cluster.load_generator import LoadGenerator
 from sim.cluster.model_runner import ModelRunner
+from sim.cluster.planned import PlannedReplica
 from sim.cluster.progress import ProgressGuard
 from sim.cluster.replica import Batch, Replica
 from sim.cluster.router import Router
@@ -61,6 +62,7 @@ class World:
         keep_steps: bool = True,
         warmup_s: float = 0.0,
         check: bool = False,
+        plain: bool = False,
     ) -> None:
         self.recorder = Recorder(len(workload.table), num_replicas, keep_steps=keep_steps, warmup_s=warmup_s)
         self.rejections: Counter[str] = Counter()
@@ -75,15 +77,17 @@ class World:
         self._num_ended = 0
         self._progress: Progress | None = None
         self._laws = LawChecks(self.recorder, num_replicas) if check else None
+        self._plain = plain
         self._model = ModelRunner(ignore_eos=workload.ignore_eos)
         self._client = LoadGenerator(self._env, self._table, workload.max_concurrency, self._send)
         self.replicas = [self._replica(index, spec) for index in range(num_replicas)]
 
     def _replica(self, index: int, spec: ReplicaSpec) -> Replica:
-        return Replica(
+        forecast = None if self._plain or spec.windows else self._model.steady_tokens
+        return (Replica if forecast is None or self._laws is not None else PlannedReplica)(
             self._env,
             index,
-            EngineCore(spec.scheduler, spec.kv_cache),
+            EngineCore(spec.scheduler, spec.kv_cache, forecast=forecast),
             spec.timer,
             self._model,
             self.recorder,
@@ -101,6 +105,8 @@ class World:
         for process in (self._client.run(), *(replica.run() for replica in self.replicas)):
             self._env.process(process)
         self._env.run(until=horizon_s)
+        for replica in self.replicas:
+            replica.stop()
         self.recorder.close()
         for replica in self.replicas:
             for request in replica.requests.values():
