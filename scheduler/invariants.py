@@ -52,6 +52,8 @@ def _blocks(engine: EngineCore) -> Iterator[str]:
     for request in engine.kv_cache.holders.values():
         for table in request.block_tables:
             held.update(block for block in table if block != NULL_BLOCK)
+    for _, blocks in engine.state.deferred_frees:
+        held.update(blocks)
     for block in range(pool.num_blocks):
         if held[block] != ref_counts[block]:
             yield f"block {block} has reference count {ref_counts[block]} but {held[block]} holders"

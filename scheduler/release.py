@@ -65,6 +65,10 @@ class Rules:
     """Blocks enter the cache up to lengths that all groups (and the drafter) can hit."""
     enter_after_outputs: bool = _since("0.33.0")
     """With speculation, blocks also enter the cache when an output has been processed."""
+    checkpoint_states: bool = _since("0.33.0")
+    """Mamba "align": only states from which a replay of the prompt can start enter the cache, and prefill
+    chunks end where such a state is wanted.
+    """
     drop_last_hit_once: bool = _since("0.33.0")
     """In a lookup over several groups each kind gives up its last hit block for the drafter only once."""
     defer_frees_in_flight: bool = _since("0.33.0")

@@ -60,6 +60,7 @@ class Scheduler:
         budget = 0 if state.pause == 2 else self.token_budget
         output = SchedulerOutput(budget, state.config.max_num_batched_tokens, self.drafter.drafting_slots)
         state.interval.begin_step(state.running)
+        state.kv_cache.begin_step()
         cohort = state.cohort
         if cohort is None or not cohort.schedule(output):
             self._schedule_running(output)

@@ -113,9 +113,10 @@ class KVCache:
         for manager in self.managers:
             spec = manager.spec
             manager.align_after_drop = rules.drop_last_hit_once
-            if rules.enter_reachable_window_blocks and spec.kind is GroupKind.SLIDING:
+            by_window = rules.enter_reachable_window_blocks and spec.kind is GroupKind.SLIDING
+            if by_window or (rules.checkpoint_states and isinstance(manager, AlignedMambaManager)):
                 assert retention != "release", "the engine puts the release's default in"
-                manager.reachable = ReachableBlocks(spec, common, retention, drop)
+                manager.reachable = ReachableBlocks(spec.block_size, manager.window, common, retention, drop)
             if rules.enter_common_lengths and spec.kind is GroupKind.FULL and manager.keys_per_block > 1:
                 manager.in_block_boundary = InBlockBoundary(config.hash_block_size, spec.block_size, drop)
 
@@ -225,15 +226,28 @@ class KVCache:
         request.junction_tokens = furthest if furthest > length else 0
         return hits
 
+    def begin_step(self) -> None:
+        """A new step is about to be planned."""
+        if self._state_block_size:
+            for manager in self.managers:
+                manager.begin_step()
+
     def cut_at_state_boundary(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
         """Mamba "align": prefill chunks end at block boundaries, and one ends at the prompt's last full
         block.
         """
         size = self._state_block_size
-        if not size or request.num_output_tokens:
+        if not size:
             return num_tokens
-        last = request.num_prompt_tokens // size * size
         end = num_computed_tokens + num_tokens
+        if self.rules.checkpoint_states:
+            last = (request.num_tokens - 1) // size * size
+            if num_computed_tokens < request.junction_tokens < min(end, last):
+                return request.junction_tokens - num_computed_tokens
+        elif request.num_output_tokens:
+            return num_tokens
+        else:
+            last = request.num_prompt_tokens // size * size
         if num_computed_tokens >= last:
             return num_tokens
         return last - num_computed_tokens if end >= last else num_tokens // size * size

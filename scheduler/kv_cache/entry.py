@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler.config import KVCacheConfig, KVGroupSpec
+from scheduler.config import KVCacheConfig
 from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.speculation import Drafter
@@ -65,16 +65,21 @@ class ReachableBlocks:
     """
 
     def __init__(
-        self, spec: KVGroupSpec, common_block_size: int, retention_tokens: int | None, drops_last_hit: bool
+        self,
+        block_size: int,
+        window: int,
+        common_block_size: int,
+        retention_tokens: int | None,
+        drops_last_hit: bool,
     ) -> None:
-        self._size = spec.block_size
+        self._size = block_size
         self._common = common_block_size
         self._drops_last_hit = drops_last_hit
         self._shift = int(drops_last_hit)
-        self._needed = -(-(spec.window - 1) // spec.block_size) + self._shift
+        self._needed = -(-(window - 1) // block_size) + self._shift
         self._replays = retention_tokens is not None
         segment = common_block_size if retention_tokens is None else retention_tokens
-        self._segment_blocks = segment // spec.block_size
+        self._segment_blocks = segment // block_size
 
     def among(self, request: Request, first: int, full: int) -> Sequence[int]:
         """Which of the blocks `first` … `full` - 1 to enter."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scheduler.config import KVGroupSpec
 from scheduler.kv_cache.manager import NEVER
-from scheduler.kv_cache.pool import NULL_BLOCK
+from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool
 from scheduler.kv_cache.sliding import SlidingManager
 from scheduler.request import Request
 
@@ -33,6 +34,23 @@ class MambaManager(SlidingManager):
 class AlignedMambaManager(MambaManager):
     """Mode "align": a step writes one state, at its end; null blocks stand for the boundaries it ran over."""
 
+    def __init__(
+        self, spec: KVGroupSpec, index: int, pool: BlockPool, keys_per_block: int, caching: bool
+    ) -> None:
+        super().__init__(spec, index, pool, keys_per_block, caching)
+        self._being_written: set[int] = set()
+
+    def begin_step(self) -> None:
+        """States entered so far have been written."""
+        self._being_written.clear()
+
+    def enterable(self, request: Request, first: int, full: int) -> Sequence[int]:
+        """What enters is written only at the end of this step."""
+        chosen = super().enterable(request, first, full)
+        table = request.block_tables[self.index]
+        self._being_written.update(table[i] for i in chosen if table[i] != NULL_BLOCK)
+        return chosen
+
     def blocks_needed(
         self,
         request: Request,
@@ -42,6 +60,8 @@ class AlignedMambaManager(MambaManager):
         most_blocks: int = NEVER,
     ) -> int:
         """One block if the step leaves the last one, and the hit block if it is free now."""
+        if not self._being_written.isdisjoint(hits):
+            return NEVER  # a state can be taken up only when the step that writes it is over
         free_hits = self.num_free_hits(hits)
         needed = super().blocks_needed(request, num_slots, hits, num_computed_tokens, most_blocks)
         return min(needed - free_hits, 1) + free_hits

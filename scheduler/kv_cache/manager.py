@@ -41,6 +41,9 @@ class GroupManager:
         self.reachable: ReachableBlocks | None = None
         """Where the release enters only blocks that can be hit."""
 
+    def begin_step(self) -> None:
+        """A new step is about to be planned."""
+
     # --- lookup -----------------------------------------------------------------------------------------
 
     def longest_hit(
@@ -81,6 +84,11 @@ class GroupManager:
         shorten(hits, length)
 
     # --- allocation -------------------------------------------------------------------------------------
+
+    @property
+    def window(self) -> int:
+        """Tokens that a token sees, itself included."""
+        return NEVER
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Leading tokens that no further step attends to once so many are computed."""

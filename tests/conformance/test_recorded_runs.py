@@ -13,7 +13,7 @@ from sim.conformance import conform, render
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-@pytest.mark.parametrize(("release", "cases", "steps"), [("0.16.0", 246, 40826)])
+@pytest.mark.parametrize(("release", "cases", "steps"), [("0.16.0", 246, 40826), ("0.33.0", 306, 44724)])
 def test_every_recorded_run_of_a_release_is_identical(release: str, cases: int, steps: int) -> None:
     report = conform([GOLDEN / release])
     assert render(report).splitlines()[-1] == f"conform: {cases} of {cases} cases identical ({steps} steps)"

@@ -184,7 +184,9 @@ class Drive:
             check(self.engine)
 
 
-@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # seeds do not shrink
+@settings(
+    max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)  # seeds do not shrink
 @given(
     seed=st.integers(0, 2**32),
     groups=st.sampled_from(sorted(GROUPS)),
