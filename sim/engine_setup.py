@@ -22,6 +22,7 @@ from cost_models import (
     model,
 )
 from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig
+from scheduler.release import release as find_release
 from sim.cluster.capacity import kv_capacity_tokens
 from sim.cluster.world import ReplicaSpec
 from sim.errors import InputError
@@ -98,7 +99,8 @@ def engine_setup(scenario: Scenario) -> EngineSetup:
     kv_cache = _kv_cache(scenario, spec, plan)
     asked = engine.max_model_len
     max_model_len = kv_capacity_tokens(kv_cache, engine.max_num_batched_tokens, asked)
-    notes = []
+    release = find_release(engine.version)
+    notes = [release.note] if release.note else []
     if max_model_len < 2:
         fault = scenario.fault(
             "engine.num_gpu_blocks_override", f"{kv_cache.num_blocks} KV blocks cannot hold two tokens"
@@ -125,6 +127,7 @@ def engine_setup(scenario: Scenario) -> EngineSetup:
         limits,
         kv_cache,
         timer,
+        release,
         num_stages=engine.pipeline_parallel_size,
         front_end_s=engine_profile(engine.version).frontend_s,
         windows=(window.tokens,) if window else (),

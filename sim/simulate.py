@@ -39,8 +39,8 @@ def simulate(
     `check` verifies the laws while it runs (slow) and raises `InvariantError` where one is broken.
     `progress(time_s, ended, requests)` is called now and then. Without `keep_steps` the table of steps stays
     empty and memory small; the summary is the same. `plain` walks over every request in every step instead of
-    taking steady decode together (see `scheduler.cohort` and `sim.cluster.planned`): slower, same bits. Raises
-    `InputError` for a scenario that cannot be run.
+    taking steady decode together (see `scheduler.cohort` and `sim.cluster.planned`): slower, same bits.
+    Raises `InputError` for a scenario that cannot be run.
     """
     setup = engine_setup(scenario)
     limits = Limits(setup.replica.scheduler.max_model_len)
@@ -175,7 +175,7 @@ class RunResult:
             num_gpus=gpus,
         )
         provenance: dict[str, Json] = {
-            "mirrors": f"vLLM {engine.version}",
+            "mirrors": f"vLLM v{setup.replica.release.version}",
             "dryserve_version": version("dryserve"),
             "calibration_id": setup.calibration_id,
             "seed": scenario.seed,

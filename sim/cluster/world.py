@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from simpy import Environment
 
 from scheduler import EngineCore, FinishReason, KVCacheConfig, Request, SchedulerConfig
+from scheduler.engine_core import RELEASE_0_16
+from scheduler.release import Release
 from sim.cluster.capacity import kv_capacity_tokens
 from sim.cluster.laws import LawChecks
 from sim.cluster.load_generator import LoadGenerator
@@ -31,13 +33,15 @@ _PROGRESS_EVERY = 256
 class ReplicaSpec:
     """What makes an engine replica; the replicas of a fleet are equal.
 
-    num_stages: pipeline stages. front_end_s: from a request's arrival until the engine knows of it. windows:
-    the model's attention windows in tokens, as the step timer expects them.
+    release: whose rules the engine follows. num_stages: pipeline stages. front_end_s: from a request's
+    arrival until the engine knows of it. windows: the model's attention windows in tokens, as the step timer
+    expects them.
     """
 
     scheduler: SchedulerConfig
     kv_cache: KVCacheConfig
     timer: StepTimer
+    release: Release = RELEASE_0_16
     num_stages: int = 1
     front_end_s: float = 0.0
     windows: tuple[int, ...] = ()
@@ -87,7 +91,7 @@ class World:
         return (Replica if forecast is None or self._laws is not None else PlannedReplica)(
             self._env,
             index,
-            EngineCore(spec.scheduler, spec.kv_cache, forecast=forecast),
+            EngineCore(spec.scheduler, spec.kv_cache, release=spec.release, forecast=forecast),
             spec.timer,
             self._model,
             self.recorder,

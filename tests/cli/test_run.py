@@ -42,7 +42,7 @@ def test_it_prints_the_block_of_vllm_bench_serve(run):
 def test_it_is_one_screen_with_a_footer(run):
     text = run[0].stdout
     assert len(text.splitlines()) <= 40
-    assert "mirrors vLLM 0.16.0 | open loop | seed 0" in text
+    assert "mirrors vLLM v0.16.0 | open loop | seed 0" in text
     assert "calibration h100" in text
 
 
