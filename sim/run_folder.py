@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sim.simulate import RunResult
     from sim.summary import Json
 
+_CHUNK = 65_536
 _SCENARIO, _SUMMARY, _REQUESTS, _STEPS = "scenario.resolved.yaml", "summary.json", "requests.csv", "steps.csv"
 
 
@@ -94,7 +95,17 @@ def _write_tables(result: RunResult, folder: Path) -> None:
     text = json.dumps(result.summary, indent=2, allow_nan=False, ensure_ascii=False)
     (folder / _SUMMARY).write_text(text + "\n", encoding="utf-8")
     result.requests.to_csv(folder / _REQUESTS, index=False, lineterminator="\n")
-    result.steps.to_csv(folder / _STEPS, index=False, lineterminator="\n")
+    _write_rows(result.steps, folder / _STEPS)
+
+
+def _write_rows(table: pd.DataFrame, path: Path) -> None:
+    """The bytes of `to_csv` for a table without gaps or commas, in half the time: steps come in millions."""
+    row = ",".join(["%s"] * len(table.columns)) + "\n"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(",".join(table.columns) + "\n")
+        for start in range(0, len(table), _CHUNK):
+            chunk = table.iloc[start : start + _CHUNK]
+            file.writelines(map(row.__mod__, zip(*(chunk[name].tolist() for name in table), strict=True)))
 
 
 def _replace(draft: Path, folder: Path) -> None:

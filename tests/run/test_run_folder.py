@@ -82,3 +82,8 @@ def test_a_folder_without_a_table_is_no_run(result, tmp_path):
 def test_nothing_in_the_summary_depends_on_the_wall_clock(result):
     assert "date" not in result.summary
     assert run().summary == result.summary
+
+
+def test_steps_are_written_as_pandas_would_write_them(result, tmp_path):
+    folder = run_folder.write(result, tmp_path)
+    assert (folder / "steps.csv").read_text() == result.steps.to_csv(index=False, lineterminator="\n")
