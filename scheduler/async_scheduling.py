@@ -60,6 +60,10 @@ class SyncBookkeeping:
         """The output of a step that scheduled so many tokens for the request is there."""
         return Arrival.LIVE
 
+    def awaits_stale_output(self, request: Request) -> bool:
+        """Whether output from before a preemption or a reset is still to be dealt with."""
+        return request.drop_stale_output
+
     def note_rejected(self, request: Request, num_rejected: int) -> None:
         """Draft tokens turned out wrong: their KV does not count."""
         if request.num_computed_tokens > 0:
@@ -152,6 +156,10 @@ class TrackingBookkeeping(AsyncBookkeeping):
             return Arrival.LIVE
         request.num_stale_tokens -= num_scheduled
         return Arrival.WORTHLESS if request.drop_stale_output else Arrival.STALE
+
+    def awaits_stale_output(self, request: Request) -> bool:
+        """See `SyncBookkeeping`."""
+        return request.num_stale_tokens > 0
 
     def note_preempted(self, request: Request, *, by_reset: bool) -> None:
         """Everything in flight is stale now."""

@@ -228,7 +228,8 @@ class Cohort:
             not size
             or size != len(state.running)
             or (state.waiting and size < state.config.max_num_seqs)
-            or size > state.config.max_num_batched_tokens
+            or size > (state.config.max_num_scheduled_tokens or state.config.max_num_batched_tokens)
+            or state.pause == 2
             or self._seen
             or any(output.requests for output in self.in_flight)
             or (self.in_flight and not self._ahead)
@@ -286,7 +287,7 @@ class Cohort:
             or request.num_output_placeholders != (in_flight if self._ahead else 0)
             or (in_flight and not self._ahead)
             or computed < request.high_water_tokens
-            or request.drop_stale_output
+            or self._state.bookkeeping.awaits_stale_output(request)
             or len(request.block_tables[0]) != -(-computed // self._size)
             or any(request not in output.requests for output in self.in_flight)
         ):
@@ -368,7 +369,7 @@ class Cohort:
         request.num_tokens = computed + 1 - in_flight
         request.num_output_tokens = request.num_tokens - request.num_prompt_tokens
         if self._ahead:
-            request.num_output_placeholders = in_flight
+            request.num_output_placeholders = request.num_tokens_in_flight = in_flight
         self.catch_up(request)
         self._kv.note_quiet(request, computed - 1, 1)
 

@@ -95,7 +95,13 @@ class EngineCore:
             has_connector=connector is not None,
         )
         kv_cache = build_kv_cache(
-            kv_cache_config, max_model_len=config.max_model_len, rules=rules, drafter=drafting
+            kv_cache_config,
+            max_model_len=config.max_model_len,
+            rules=rules,
+            drafter=drafting,
+            frees_are_deferred=rules.defer_frees_in_flight
+            and connector is not None
+            and config.async_scheduling,
         )
         by_priority = config.policy == "priority"
         order = waiting_order or (PriorityOrder() if by_priority else FcfsOrder())
@@ -148,7 +154,6 @@ class EngineCore:
             and self.state.connector is None
             and config.prefill_interval == 1
             and not config.long_prefill_adaptive
-            and not self.bookkeeping.counts_tokens_in_flight
         )
 
     # --- the step ---------------------------------------------------------------------------------------

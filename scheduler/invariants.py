@@ -124,12 +124,13 @@ def _progress(engine: EngineCore) -> Iterator[str]:
 
 def _budgets(engine: EngineCore, output: SchedulerOutput) -> Iterator[str]:
     """No step exceeds its token budget, and what it schedules adds up."""
-    total = sum(output.num_scheduled_tokens)
-    if total != output.total_num_scheduled_tokens or total > engine.config.max_num_batched_tokens:
-        yield (
-            f"a step schedules {total} tokens, says {output.total_num_scheduled_tokens} and may schedule "
-            f"{engine.config.max_num_batched_tokens}"
-        )
+    config = engine.config
+    budget = min(
+        config.max_num_batched_tokens, config.max_num_scheduled_tokens or config.max_num_batched_tokens
+    )
+    total = sum(output.num_scheduled_tokens) + output.num_steady
+    if total != output.total_num_scheduled_tokens or total > budget:
+        yield f"a step schedules {total} tokens, says {output.total_num_scheduled_tokens}, may schedule {budget}"
     lengths = {
         len(output.requests),
         len(output.num_scheduled_tokens),
@@ -137,8 +138,8 @@ def _budgets(engine: EngineCore, output: SchedulerOutput) -> Iterator[str]:
         len(output.samples),
         len(set(output.requests)),
     }
-    if len(lengths) > 1 or len(output.requests) > engine.config.max_num_seqs:
-        yield f"a step's lists have lengths {sorted(lengths)} for at most {engine.config.max_num_seqs} requests"
+    if len(lengths) > 1 or len(output.requests) + output.num_steady > config.max_num_seqs:
+        yield f"a step's lists have lengths {sorted(lengths)} for at most {config.max_num_seqs} requests"
     for request, count in zip(output.requests, output.num_scheduled_tokens, strict=True):
         if count < 1:
             yield f"request {request.request_id} is scheduled for {count} tokens"

@@ -28,7 +28,7 @@ class PlainKVCache(KVCache):
         drafter: Drafter | None = None,
     ) -> None:
         super().__init__(config, max_model_len=max_model_len, rules=rules, drafter=drafter)
-        self.pool = RunPool(config.num_blocks)
+        self.pool = RunPool(config.num_blocks, reuse_unhashed_first=self.rules.reuse_unhashed_first)
         self.block_size = config.groups[0].block_size
 
     def find_hits(self, request: Request) -> PrefixHits:
@@ -175,6 +175,10 @@ class PlainKVCache(KVCache):
             request.kv_quiet_until = 0
             del self.holders[request.request_id]
 
+    def num_hashed_tokens(self, request: Request) -> int:
+        """See `KVCache.num_hashed_tokens`."""
+        return request.num_cached_blocks[0] * self.block_size if request.block_tables else 0
+
     def num_common_prefix_blocks(self, request: Request) -> list[int]:
         """See `KVCache.num_common_prefix_blocks`."""
         if not self.caching or not request.block_tables:
@@ -194,16 +198,18 @@ def build_kv_cache(
     max_model_len: int,
     rules: Rules | None = None,
     drafter: Drafter | None = None,
+    frees_are_deferred: bool = False,
 ) -> KVCache:
     """The KV cache for a configuration: plain where that is enough."""
-    rules, drafter = rules or Rules(), drafter or Drafter()
+    drafter = drafter or Drafter()
     spec = config.groups[0]
-    by_runs = not (rules.reuse_unhashed_first or rules.enter_common_lengths or rules.defer_frees_in_flight)
-    plain = by_runs and (
+    plain = (
         len(config.groups) == 1
         and spec.kind is GroupKind.FULL
         and (not config.enable_caching or spec.block_size == config.hash_block_size)
+        and drafter.reads_ahead <= 1
+        and not drafter.hash_lookahead
+        and not frees_are_deferred
     )
-    return (PlainKVCache if plain else KVCache)(
-        config, max_model_len=max_model_len, rules=rules, drafter=drafter
-    )
+    kind = PlainKVCache if plain else KVCache
+    return kind(config, max_model_len=max_model_len, rules=rules, drafter=drafter)

@@ -109,8 +109,9 @@ class RunQueue:
 class RunPool:
     """The blocks of one engine whose only KV group is full attention. Same laws as `BlockPool`."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, *, reuse_unhashed_first: bool = False) -> None:
         self.num_blocks = num_blocks
+        self.reuse_unhashed_first = reuse_unhashed_first
         self.free_queue = RunQueue(num_blocks)
         self.num_cached_free = 0
         self.num_evictions = 0
@@ -192,11 +193,17 @@ class RunPool:
         return sum(1 for block in singles if not counts[block])
 
     def release(self, table: list[int], runs: list[BlockRun]) -> None:
-        """Give a request's table back, last block first: its runs, and what lies between them as singles."""
+        """Give a request's table back, last block first: its runs, and what lies between them as singles.
+
+        With `reuse_unhashed_first` what cannot be hit goes before the head of the free queue, else all to the
+        tail.
+        """
         end = len(table)
+        unhashed: list[int] = []
+        to_head = unhashed if self.reuse_unhashed_first else None
         for run in reversed(runs):
             if run.end < end:
-                self._release_singles(table[run.end : end])
+                self._release_singles(table[run.end : end], to_head)
                 end = run.end
             run.num_keyed = run.keyed()
             if not run.num_keyed and run.first_key is not None:
@@ -206,10 +213,16 @@ class RunPool:
                 run.holder = None
                 self.num_freed += end - run.start
                 self.num_cached_free += run.num_keyed
-                self._append_run(run)
+                if to_head is not None:
+                    to_head += run.blocks[: run.num_keyed - 1 if run.num_keyed else None : -1]
+                    run.blocks = run.blocks[: run.num_keyed]
+                if run.blocks:
+                    self._append_run(run)
                 end = run.start
         if end:
-            self._release_singles(table[:end])
+            self._release_singles(table[:end], to_head)
+        if unhashed:
+            self._prepend_run(unhashed)
 
     def _append_run(self, run: BlockRun) -> None:
         node = run.blocks[0]
@@ -217,17 +230,29 @@ class RunPool:
         self.free_queue.runs[node] = run
         self.free_queue.size += len(run.blocks)
 
-    def _release_singles(self, blocks: list[int]) -> None:
+    def _prepend_run(self, blocks: list[int]) -> None:
+        """Put blocks that cannot be hit before the head, the first of them frontmost."""
+        run = BlockRun(None, 0)
+        run.blocks = blocks[::-1]
+        node, queue = run.blocks[0], self.free_queue
+        queue.insert_before(node, queue.following[0])
+        queue.runs[node] = run
+        queue.size += len(blocks)
+
+    def _release_singles(self, blocks: list[int], to_head: list[int] | None) -> None:
         queue, counts, keys = self.free_queue, self._counts, self._keys
         for block in reversed(blocks):
             count = counts[block] - 1
             counts[block] = count
             if count == 0:
-                queue.append(block)
-                queue.size += 1
                 self.num_freed += 1
                 if keys[block] is not None:
                     self.num_cached_free += 1
+                elif to_head is not None:
+                    to_head.append(block)
+                    continue
+                queue.append(block)
+                queue.size += 1
 
     # --- prefix cache -----------------------------------------------------------------------------------
 
