@@ -71,7 +71,7 @@ class HostOffload:
     # --- KV connector -------------------------------------------------------------------------------------
 
     def match(self, request: Request, num_local_tokens: int) -> ExternalMatch | None:
-        """The saved tokens beyond the local hits. None, ask again, to everybody whom a load must not wait for.
+        """The saved tokens beyond the local hits; None, ask again, to those who must step aside.
 
         While one request loads, no other may begin to. Once it is loaded it holds blocks and must be reached,
         so all others step aside until it runs.

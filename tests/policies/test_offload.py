@@ -24,7 +24,7 @@ from tests.cluster.helpers import FixedTimer, make_table, make_world, step_spans
 #  3   its 7th token waits for the copy      needs a third block: preempted, 8 tokens go to the host in 2 s
 #  5   7th; token 4
 #  6   8th; token 5                          finds its two blocks still cached, but no third one: waits
-#  7   9th, takes block 3; token 6           finds block 2, and 4 tokens on the host; one block is missing: waits
+#  7   9th, takes block 3; token 6           finds block 2 and 4 tokens on the host, but no free block: waits
 #  8   10th; token 7, its last               waits
 #  9                                         block 2 is a hit, the other 4 tokens load in 1 s
 # 10                                         9th; token 4
@@ -71,7 +71,7 @@ def test_the_stall_lasts_until_the_request_runs_again(world):
     assert list(world.recorder.requests.stalled_s) == [0.0, 7.0]
 
 
-# --- the parts ------------------------------------------------------------------------------------------------
+# --- the parts ----------------------------------------------------------------------------------------------
 
 
 def test_transfers_on_a_link_go_one_after_another():
@@ -159,7 +159,7 @@ def test_the_end_of_a_load_is_told_once():
     assert offload.load_ends_s == inf
 
 
-# --- whole runs -----------------------------------------------------------------------------------------------
+# --- whole runs ---------------------------------------------------------------------------------------------
 
 WORK = st.lists(
     st.tuples(st.integers(1, 40), st.integers(1, 30), st.floats(0, 20)),
