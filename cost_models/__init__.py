@@ -17,13 +17,16 @@ from cost_models.engines import (
 )
 from cost_models.errors import CalibrationError, CostModelError, DoesNotFitError, SpecError, UnknownNameError
 from cost_models.gpus import Gpu, gpu, gpu_names
+from cost_models.hf_config import model_from_hf_config
 from cost_models.memory import MemoryPlan, memory_plan
 from cost_models.models import Model, NamedModel, model, model_names
 from cost_models.parallel import Parallelism
-from cost_models.shapes import StepCost, StepShape
+from cost_models.shapes import BOUNDS, StepCost, StepShape
+from cost_models.speculation import speculative_step
 from cost_models.step_cost import StepCostModel
 
 __all__ = [
+    "BOUNDS",
     "Calibration",
     "CalibrationError",
     "CostModelError",
@@ -50,6 +53,8 @@ __all__ = [
     "load_calibration",
     "memory_plan",
     "model",
+    "model_from_hf_config",
     "model_names",
+    "speculative_step",
     "weight_dtype",
 ]

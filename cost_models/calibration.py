@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -21,6 +22,7 @@ from cost_models.parameters import (
     PrefillParams,
     SendRecvParams,
     SmallOpParams,
+    WholeModel,
 )
 
 
@@ -44,9 +46,6 @@ class Calibration:
 
     is_measured is False for a part that was never measured: it runs at the efficiencies of its architecture's
     measured part. borrowed names, for single operators, the part they were measured on instead of this one.
-    launch_gap_s: share of a stand-alone kernel's fixed time that vanishes inside a captured model;
-    graph_floor_s: shortest elementwise kernel inside one; fused_memory_efficiency: what such kernels stream
-    at.
     """
 
     calibration_id: str
@@ -62,9 +61,7 @@ class Calibration:
     nccl: dict[str, NcclParams]
     send_recv: SendRecvParams
     moe: MoeParams
-    launch_gap_s: float
-    graph_floor_s: float
-    fused_memory_efficiency: float
+    whole_model: WholeModel
     note: str = ""
     borrowed: dict[str, str] = field(default_factory=dict)
     residuals: tuple[Residual, ...] = ()
@@ -72,6 +69,7 @@ class Calibration:
 
 _T = TypeVar("_T")
 _SINGLE: dict[str, type] = {
+    "whole_model": WholeModel,
     "prefill": PrefillParams,
     "decode": DecodeParams,
     "all_reduce": AllReduceParams,
@@ -79,11 +77,18 @@ _SINGLE: dict[str, type] = {
     "moe": MoeParams,
 }
 _KEYED: dict[str, type] = {"gemm": GemmParams, "small_ops": SmallOpParams, "nccl": NcclParams}
-_SCALARS = ("launch_gap_s", "graph_floor_s", "fused_memory_efficiency")
+
+_WITHOUT_NVLINK = "l40s"
 
 # Who lends to parts that were not measured, and what a measured part lacks to whom it looks.
 REFERENCE_PART = {"Hopper": "h100-sxm", "Ampere": "a100-sxm-80gb", "Ada": "l40s", "Blackwell": "b200"}
-_LENDERS = {"h200-sxm": "h100-sxm", "b200": "h100-sxm", "l40s": "a100-sxm-80gb", "a100-sxm-80gb": "h100-sxm"}
+_LENDERS = {
+    "a100-sxm-80gb": ("h100-sxm",),
+    "a100-pcie-80gb": ("a100-sxm-80gb", "h100-sxm"),
+    "h200-sxm": ("h100-sxm",),
+    "b200": ("h100-sxm",),
+    "l40s": ("a100-sxm-80gb", "h100-sxm"),
+}
 
 
 def _record(kind: type[_T], values: object, where: str) -> _T:
@@ -99,10 +104,11 @@ def _record(kind: type[_T], values: object, where: str) -> _T:
         raise CalibrationError(f"{where}: {fault}") from fault
 
 
-def parse_calibration(document: str, where: str) -> Calibration:
+def parse_calibration(document: str, where: str, lenders: Sequence[Calibration] | None = None) -> Calibration:
     """Build a Calibration from JSON text; `where` names it in errors.
 
-    Operators that the file lacks are borrowed from a related part, and listed in `borrowed`.
+    Operators that the file lacks are borrowed from `lenders` (by default what is shipped for the same
+    part), and listed in `borrowed`.
     """
     try:
         data = cast("dict[str, object]", json.loads(document))
@@ -126,11 +132,13 @@ def parse_calibration(document: str, where: str) -> Calibration:
     for name, kind in _KEYED.items():
         table = cast("dict[str, object]", parameters.get(name, {}))
         fields[name] = {key: _record(kind, value, f"{where}: {name}.{key}") for key, value in table.items()}
-    fields |= {name: float(cast("float", parameters[name])) for name in _SCALARS if name in parameters}
-    borrowed = _borrow(fields, part)
+    borrowed = _borrow(fields, part, (calibration(part.name),) if lenders is None else lenders)
+    missing = [name for name in _SINGLE if name not in fields]
+    if missing:
+        raise CalibrationError(f"{where}: no parameters for {', '.join(missing)}")
     return Calibration(
         **header,  # type: ignore[arg-type]
-        is_measured=True,
+        is_measured=bool(data.get("measured", True)),
         **fields,  # type: ignore[arg-type]
         note=str(data.get("note", "")),
         borrowed=borrowed,
@@ -138,31 +146,22 @@ def parse_calibration(document: str, where: str) -> Calibration:
     )
 
 
-def _borrow(fields: dict[str, object], part: Gpu) -> dict[str, str]:
-    """Fill in what is missing from related parts; returns operator → part it came from."""
+def _borrow(fields: dict[str, object], part: Gpu, lenders: Sequence[Calibration]) -> dict[str, str]:
+    """Fill in what is missing from `lenders`, the first one first; returns operator → part it was measured
+    on.
+    """
     borrowed: dict[str, str] = {}
-    needed = {*_SINGLE, *_SCALARS}
-    keyed_missing = {"gemm": ("bf16", "fp8"), "small_ops": ("input_layernorm",), "nccl": ("all_gather",)}
-    lender_name = _LENDERS.get(part.name, _reference_name(part))
-    incomplete = any(name not in fields for name in needed)
-    incomplete |= any(
-        k not in cast("dict[str, object]", fields[n]) for n, keys in keyed_missing.items() for k in keys
-    )
-    if not incomplete or lender_name == part.name:
-        return borrowed
-    lender = _shipped(lender_name)
-    if lender is None:
-        return borrowed
-    for name in needed:
-        if name not in fields:
-            fields[name] = getattr(lender, name)
-            borrowed[name] = lender.borrowed.get(name, lender.gpu)
-    for name in _KEYED:
-        own = cast("dict[str, object]", fields[name])
-        for key, value in cast("dict[str, object]", getattr(lender, name)).items():
-            if key not in own:
-                own[key] = value
-                borrowed[f"{name}.{key}"] = lender.borrowed.get(f"{name}.{key}", lender.gpu)
+    for lender in lenders:
+        for name in _SINGLE:
+            if name not in fields:
+                fields[name] = getattr(lender, name)
+                borrowed[name] = lender.borrowed.get(name, lender.gpu)
+        for name in _KEYED:
+            own = cast("dict[str, object]", fields[name])
+            for key, value in cast("dict[str, object]", getattr(lender, name)).items():
+                if key not in own and part.compute_dtype(key) == key:
+                    own[key] = value
+                    borrowed[f"{name}.{key}"] = lender.borrowed.get(f"{name}.{key}", lender.gpu)
     return borrowed
 
 
@@ -177,7 +176,10 @@ def load_calibration(path: Path) -> Calibration:
 @cache
 def _shipped(name: str) -> Calibration | None:
     place = files("cost_models") / "data" / "calibrations" / f"{name}.json"
-    return parse_calibration(place.read_text(encoding="utf-8"), place.name) if place.is_file() else None
+    if not place.is_file():
+        return None
+    lenders = [lender for lender in map(_shipped, _LENDERS.get(name, ())) if lender is not None]
+    return parse_calibration(place.read_text(encoding="utf-8"), place.name, lenders)
 
 
 def _reference_name(part: Gpu) -> str:
@@ -195,11 +197,19 @@ def calibration(gpu_name: str) -> Calibration:
         return measured
     lender = _shipped(_reference_name(part))
     assert lender is not None
+    note = f"{part.name} is not calibrated: datasheet peaks at the efficiencies measured on {lender.gpu}"
+    links: dict[str, str] = {}
+    wired = _shipped(_WITHOUT_NVLINK)
+    if not part.nvlink_bytes_per_s and wired is not None and lender is not wired:
+        note += f", collectives over PCIe at those measured on {wired.gpu}"
+        links = {"all_reduce": wired.gpu, "nccl": wired.gpu}
+        lender = dataclasses.replace(lender, all_reduce=wired.all_reduce, nccl=wired.nccl)
     return dataclasses.replace(
         lender,
         calibration_id=f"{part.name}/uncalibrated",
         gpu=part.name,
         is_measured=False,
-        note=f"{part.name} is not calibrated: datasheet peaks at the efficiencies measured on {lender.gpu}",
+        note=note,
+        borrowed=lender.borrowed | links,
         residuals=(),
     )

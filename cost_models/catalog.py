@@ -30,6 +30,14 @@ def number(table: Mapping[str, TomlValue], key: str, default: float = 0.0) -> fl
     return float(value)
 
 
+def numbers(table: Mapping[str, TomlValue], key: str) -> list[float]:
+    """`table[key]` as a list of floats."""
+    values = table[key]
+    if not isinstance(values, list):
+        raise TypeError(f"{key} = {values!r} is not a list")
+    return [number({key: value}, key) for value in values]
+
+
 def whole(table: Mapping[str, TomlValue], key: str, default: int = 0) -> int:
     """`table[key]` as an int, `default` where it is missing."""
     return int(number(table, key, default))

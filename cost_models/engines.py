@@ -58,6 +58,11 @@ def version_key(version: str) -> tuple[int, ...]:
     raise SpecError(f"engine version {version!r}", ["expected a release such as 0.16.0"])
 
 
+def is_v1(version: str) -> bool:
+    """Whether a release runs the V1 engine by default (0.8.0 and later)."""
+    return version_key(version) >= (0, 8)
+
+
 def _entries(table: str) -> list[TomlTable]:
     return cast("list[TomlTable]", read_table("engines.toml")[table])
 

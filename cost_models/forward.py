@@ -82,26 +82,43 @@ class ForwardPass:
         seconds = np.zeros((4, len(rows)))
         tp, vocab = self.parallel.tensor, head_parameters(self.spec, self.parallel) // self.spec.hidden
         self._add_linear(seconds, rows, vocab, self.spec.hidden, 1, quantized=False)
-        # Greedy or random sampling: softmax, exponential noise and argmax over 32-bit logits.
-        self._add_kernels(seconds, 3.0, 2.0 * 4.0 * rows * self.spec.vocab)
         self._add_kernels(seconds, 1.0, 2.0 * 4.0 * rows * self.spec.hidden)
+        # Every rank samples all rows: top-k and top-p over the whole vocabulary, whatever TP.
+        logits = rows * self.spec.vocab
+        seconds[3] += logits * self.fitted.whole_model.sampling_bytes_per_logit / self.gpu.memory_bytes_per_s
         if tp > 1:
             gathered = 2.0 * rows * self.spec.vocab
             params = self.fitted.nccl["all_gather"]
             seconds[2] += nccl_s("all_gather", gathered, 0.0 * rows + tp, self.gpu, params)
         return seconds
 
+    def lora(self, rank: int) -> tuple[float, float]:
+        """(seconds of a step in which any request has an adapter, seconds for each distinct adapter).
+
+        Every linear layer runs two more kernels, shrink to `rank` and expand, and reads rank · (n + k)
+        weights an adapter (S-LoRA and Punica papers). From the formula; not measured.
+        """
+        adapted = [linear for linear in self._linears if linear.name != "router"]
+        calls = sum(linear.count for linear in adapted)
+        elements = sum(linear.count * (linear.n + linear.k) for linear in adapted)
+        whole = self.fitted.whole_model
+        speed = self.gpu.memory_bytes_per_s * whole.fused_memory_efficiency
+        return 2.0 * calls * whole.graph_floor_s, 2.0 * rank * elements / speed
+
     def _add_linear(
         self, seconds: Floats, tokens: Floats, n: int, k: int, count: int, quantized: bool
     ) -> None:
-        compute, size = (self.weights.compute, self.weights.bytes_per_weight) if quantized else ("bf16", 2.0)
+        compute, size = ("bf16", 2.0)
+        if quantized:
+            compute, size = self.gpu.compute_dtype(self.weights.compute), self.weights.bytes_per_weight
         table = self.fitted.gemm
         fallback = table["fp8"] if compute == "fp4" else table["bf16"]
         params = table.get(compute, fallback)
         ones = np.ones_like(tokens)
         time = gemm_time(tokens, n * ones, k * ones, self.gpu, params, weight_bytes=size, compute=compute)
-        seconds[0] += count * np.where(time.compute_bound, time.work_s, 0.0)
-        seconds[1] += count * np.where(time.compute_bound, 0.0, time.work_s)
+        count_s = count * self.fitted.whole_model.gemm_factor * time.work_s
+        seconds[0] += np.where(time.compute_bound, count_s, 0.0)
+        seconds[1] += np.where(time.compute_bound, 0.0, count_s)
         seconds[3] += count * params.t0_s
 
     def _add_experts(self, seconds: Floats, tokens: Floats) -> None:
@@ -109,7 +126,7 @@ class ForwardPass:
         assert moe is not None
         quantized = dtype.scope != "none"
         size = dtype.bytes_per_weight if quantized else 2.0
-        compute = dtype.compute if quantized else "bf16"
+        compute = self.gpu.compute_dtype(dtype.compute) if quantized else "bf16"
         ones = np.ones_like(tokens)
         # With expert parallelism every data-parallel engine brings its tokens, assumed alike.
         spread = parallel.expert > 1
@@ -137,7 +154,7 @@ class ForwardPass:
         compute_bound = flops_s / params.compute_efficiency > bytes_s / params.memory_efficiency
         seconds[0] += moe.num_layers * np.where(compute_bound, work_s, 0.0)
         seconds[1] += moe.num_layers * np.where(compute_bound, 0.0, work_s)
-        seconds[3] += moe.num_layers * max(params.t0_s - self.fitted.launch_gap_s, 0.0)
+        seconds[3] += moe.num_layers * max(params.t0_s - self.fitted.whole_model.launch_gap_s, 0.0)
 
     def _add_kernels(self, seconds: Floats, count: float, moved_bytes: Floats) -> None:
         """`count` elementwise kernels as the compiler fuses them: a floor, and bytes at a streaming
@@ -145,11 +162,12 @@ class ForwardPass:
 
         What passes the floor counts as compute: it grows with the tokens as the products do.
         """
-        fit = self.fitted
-        stream_s = moved_bytes / (self.gpu.memory_bytes_per_s * fit.fused_memory_efficiency)
-        beyond_s = pnorm(stream_s, 0.0 * stream_s + fit.graph_floor_s, 2.0) - fit.graph_floor_s
+        whole = self.fitted.whole_model
+        floor_s = whole.graph_floor_s
+        stream_s = moved_bytes / (self.gpu.memory_bytes_per_s * whole.fused_memory_efficiency)
+        beyond_s = pnorm(stream_s, 0.0 * stream_s + floor_s, 2.0) - floor_s
         seconds[0] += count * beyond_s
-        seconds[3] += count * fit.graph_floor_s
+        seconds[3] += count * floor_s
 
     def _add_small_kernels(self, seconds: Floats, tokens: Floats) -> None:
         """Embedding; per layer two norms (each with its residual), rope (with any query and key norm),

@@ -40,6 +40,13 @@ class Gpu:
         """Bandwidth to a neighbour, one direction: NVLink where the part has it, else PCIe."""
         return self.nvlink_bytes_per_s or self.pcie_bytes_per_s
 
+    def compute_dtype(self, wanted: str) -> str:
+        """`wanted` where the part has a unit for it; else bf16: weights are then expanded before the
+        product.
+        """
+        units = {"fp8": self.fp8_flop_per_s, "int8": self.int8_op_per_s, "fp4": self.fp4_flop_per_s}
+        return wanted if units.get(wanted, 1.0) else "bf16"
+
     def peak_flop_per_s(self, compute_dtype: str) -> float:
         """Dense peak for bf16, fp16, fp8, int8 or fp4 operands; what the part lacks runs at its bf16 rate."""
         peaks = {"fp8": self.fp8_flop_per_s, "int8": self.int8_op_per_s, "fp4": self.fp4_flop_per_s}

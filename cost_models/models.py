@@ -73,6 +73,9 @@ class Model:
     mla: Mla | None = None
     sliding_window: SlidingWindow | None = None
     max_model_len: int | None = None
+    is_pooling: bool = False
+    vision_gib: float = 0.0
+    vision_profile_gib: float = 0.0
     params_b: float = 0.0
     source: str = ""
 
@@ -180,6 +183,9 @@ def _read(key: str) -> Model:
         if window
         else None,
         max_model_len=whole(row, "max_model_len") or None,
+        is_pooling=flag(row, "pooling"),
+        vision_gib=number(row, "vision_gib"),
+        vision_profile_gib=number(row, "vision_profile_gib"),
         params_b=number(row, "params_b"),
         source=text(row, "source"),
     )

@@ -17,6 +17,7 @@ class GemmParams:
     throttle: share of compute speed lost to the power limit in long products, half of it at throttle_s of
     work.
     quantize_passes: times that an m·k operand passes through memory to be quantised.
+    l2_fraction, l2_speedup: reuse of operands that fit into L2, which serving does not see.
     """
 
     t0_s: float
@@ -30,6 +31,8 @@ class GemmParams:
     throttle: float = 0.0
     throttle_s: float = 1.0
     quantize_passes: float = 0.0
+    l2_fraction: float = 1.0
+    l2_speedup: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +152,22 @@ class MoeParams:
     hidden_passes: float
     skew: float
     wide_slowdown: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WholeModel:
+    """What only a whole model shows, since single operators are measured alone, warm and unfused.
+
+    launch_gap_s: share of a stand-alone attention launch that vanishes in a model's own stream of kernels.
+    graph_floor_s: shortest elementwise kernel in a captured graph. fused_memory_efficiency: bandwidth of
+    fused elementwise kernels. sampling_bytes_per_logit: memory traffic of sampling one row, by the model's
+    default top-k and top-p (a sort of the vocabulary). gemm_factor: time of linear layers in a real engine
+    over that of the measured tables. fp8_kv_efficiency: speed of streaming fp8 KV over 16-bit KV, a byte.
+    """
+
+    launch_gap_s: float
+    graph_floor_s: float
+    fused_memory_efficiency: float
+    sampling_bytes_per_logit: float
+    gemm_factor: float = 1.0
+    fp8_kv_efficiency: float = 1.0

@@ -19,7 +19,7 @@ class StepShape:
     prefill_chunks: (chunk tokens, prefix tokens already in KV) of every other request.
     num_sampled: rows that go through the head and the sampler.
     num_requests: requests in the step.
-    lora_tokens: tokens of requests that use a LoRA adapter.
+    num_lora_adapters: distinct LoRA adapters among the requests.
     """
 
     num_tokens: int
@@ -30,7 +30,7 @@ class StepShape:
     prefill_chunks: tuple[tuple[int, int], ...] = ()
     num_sampled: int = 0
     num_requests: int = 0
-    lora_tokens: int = 0
+    num_lora_adapters: int = 0
 
 
 class StepCost(NamedTuple):
@@ -48,31 +48,6 @@ class StepCost(NamedTuple):
     host_s: float
     bound: str
     stage_s: float
-
-
-class Seconds(NamedTuple):
-    """Time of an operator or a group of them, split by what it waits for. The total is the sum of the
-    parts.
-    """
-
-    compute: float = 0.0
-    weights: float = 0.0
-    kv: float = 0.0
-    comm: float = 0.0
-    latency: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """All parts together."""
-        return self.compute + self.weights + self.kv + self.comm + self.latency
-
-    def plus(self, other: Seconds) -> Seconds:
-        """Parts of both, one after the other."""
-        return Seconds(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def times(self, count: float) -> Seconds:
-        """The same work `count` times over."""
-        return Seconds(*(count * a for a in self))
 
 
 BOUNDS = ("compute", "weights", "kv", "comm", "latency", "host")

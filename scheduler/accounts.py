@@ -52,9 +52,16 @@ class PreemptionAccounts:
         account.longest_chain = max(account.longest_chain, account.chain)
         account.output_tokens_then = request.num_output_tokens
 
-    def came_back(self, request: Request, hits: Sequence[Sequence[int]], num_external_tokens: int) -> None:
-        """A preempted request holds blocks again: `hits` from the prefix cache, by KV group, and new ones."""
+    def found_again(self, request: Request, hits: Sequence[Sequence[int]]) -> int:
+        """How many of `hits`, by KV group, are blocks that the request lost at its latest preemption."""
+        account = self.by_request.get(request.request_id)
+        if account is None:
+            return 0
+        return sum(block in account.freed_then for group in hits for block in group)
+
+    def came_back(self, request: Request, num_rehit_blocks: int, num_external_tokens: int) -> None:
+        """A preempted request holds blocks again, some of its own and loaded ones among them."""
         account = self.by_request[request.request_id]
-        account.num_rehit_blocks += sum(block in account.freed_then for group in hits for block in group)
+        account.num_rehit_blocks += num_rehit_blocks
         account.num_reloaded_tokens += num_external_tokens
         account.freed_then = frozenset()

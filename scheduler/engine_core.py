@@ -139,7 +139,7 @@ class EngineCore:
                 kv_cache,
                 forecast,
                 self._scheduler.walk_one,
-                tail_is_victim=isinstance(victim_policy, FcfsTail),
+                tail_is_victim=type(victim_policy) is FcfsTail,
             )
         self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
 

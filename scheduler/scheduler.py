@@ -320,6 +320,7 @@ class Scheduler:
             lookahead = 0 if external.asynchronous else drafter.lookahead_slots
         else:
             lookahead = 0 if looked_up else drafter.lookahead_slots
+        found_again = state.preemption_accounts.found_again(request, hits.blocks)
         allocated = state.kv_cache.allocate(
             request,
             num_tokens,
@@ -330,16 +331,18 @@ class Scheduler:
             keep_free=keep_free,
         )
         if allocated and looked_up:
-            self._count_lookup(request, hits, external)
+            self._count_lookup(request, hits, external, found_again)
         return allocated
 
-    def _count_lookup(self, request: Request, hits: PrefixHits, external: ExternalMatch) -> None:
+    def _count_lookup(
+        self, request: Request, hits: PrefixHits, external: ExternalMatch, num_found_again: int
+    ) -> None:
         """A lookup led to an admission or to a load."""
         state = self.state
         stats = state.prefix_cache_stats
         stats.saved_tokens += hits.num_tokens
         if request.num_preemptions:
-            state.preemption_accounts.came_back(request, hits.blocks, external.num_tokens)
+            state.preemption_accounts.came_back(request, num_found_again, external.num_tokens)
         else:
             request.num_local_hit_tokens = hits.num_tokens
             request.num_loaded_tokens = external.num_tokens

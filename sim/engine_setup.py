@@ -21,11 +21,13 @@ from cost_models import (
     memory_plan,
     model,
 )
+from cost_models.memory import kv_bytes_per_token
 from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig
 from scheduler.release import release as find_release
 from sim.cluster.capacity import kv_capacity_tokens
 from sim.cluster.world import ReplicaSpec
 from sim.errors import InputError
+from sim.policy_setup import engine_policies, offload_spec
 from sim.scenario import Scenario
 from sim.scenario.checks import resolved_engine
 from sim.scenario.engine import EngineSection
@@ -52,7 +54,7 @@ class EngineSetup:
         return self.replica.kv_cache.num_blocks - 1
 
 
-def engine_setup(scenario: Scenario) -> EngineSetup:
+def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSetup:
     """The engine that the scenario describes; what it leaves open takes the release's default on that GPU.
 
     Raises `InputError`, with the scenario's own paths, for names that nobody knows, for a model that does not
@@ -122,6 +124,7 @@ def engine_setup(scenario: Scenario) -> EngineSetup:
         policy=engine.scheduling_policy,
         async_scheduling=engine.async_scheduling,
     )
+    policies = engine_policies(scenario, engine, allow_plugins=allow_plugins)
     window = spec.sliding_window
     replica = ReplicaSpec(
         limits,
@@ -131,6 +134,9 @@ def engine_setup(scenario: Scenario) -> EngineSetup:
         num_stages=engine.pipeline_parallel_size,
         front_end_s=engine_profile(engine.version).frontend_s,
         windows=(window.tokens,) if window else (),
+        victim_policy=policies.victim_policy,
+        waiting_order=policies.waiting_order,
+        offload=offload_spec(engine, kv_bytes_per_token(spec, parallel, engine.kv_cache_dtype)),
     )
     return EngineSetup(engine, replica, spec, part, plan, timer.calibration_id, tuple(notes))
 

@@ -149,7 +149,7 @@ def _concurrency(found: Fit) -> Iterator[str]:
         yield f"The limit is max_num_seqs = {config.max_num_seqs}, not memory."
     else:
         yield "The first is the line that engines print at start-up, a worst case. In a full engine a request"
-        yield "holds blocks only for the tokens it has so far: more fit. But long ones stay longest: fewer do."
+        yield "holds blocks only for the tokens it has so far: more fit. But long ones stay longer: fewer do."
     if found.num_preemptions:
         yield f"It preempted {found.num_preemptions:,} times: not all that run can grow that long."
     yield from (f"note: {note}" for note in found.setup.notes)

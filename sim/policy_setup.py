@@ -1,4 +1,4 @@
-"""From the policies that a scenario names to the objects that an engine takes, a fresh set for each replica."""
+"""From the policies that a scenario names to the objects that an engine takes, new ones for each replica."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import cast
 
 from scheduler.policies import VICTIM_POLICIES, WAITING_ORDERS, AnyWaitingOrder, VictimPolicy, policy_class
+from sim.cluster.host_offload import OffloadSpec
 from sim.errors import InputError
 from sim.scenario import EngineSection, Scenario
-from sim.scenario.policies import Plugin
+from sim.scenario.policies import OffloadMode, Plugin
 from sim.scenario.section import Section
 
 
@@ -37,6 +39,16 @@ def engine_policies(scenario: Scenario, engine: EngineSection, *, allow_plugins:
     return EnginePolicies(
         cast("Callable[[], VictimPolicy]", victim), cast("Callable[[], AnyWaitingOrder]", order)
     )
+
+
+def offload_spec(engine: EngineSection, bytes_per_token: float) -> OffloadSpec | None:
+    """Where preempted requests keep their KV, if they do; `bytes_per_token` on one GPU."""
+    mode = engine.preemption_mode
+    if not isinstance(mode, OffloadMode):
+        return None
+    assert mode.bandwidth_gb_per_s is not None
+    capacity_bytes = inf if mode.host_memory_gb is None else mode.host_memory_gb * 1e9
+    return OffloadSpec(bytes_per_token, mode.bandwidth_gb_per_s * 1e9, capacity_bytes)
 
 
 def _maker(

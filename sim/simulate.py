@@ -13,6 +13,7 @@ from sim.cluster.router import ROUTERS
 from sim.cluster.world import Progress, World
 from sim.engine_setup import EngineSetup, engine_setup
 from sim.metrics import request_times
+from sim.preemptions import preemption_notes, preemption_summary, preemption_table
 from sim.random_streams import streams
 from sim.recorder import STEP_FIELDS, Status
 from sim.scenario import Scenario, SloTarget
@@ -33,6 +34,7 @@ def simulate(
     progress: Progress | None = None,
     keep_steps: bool = True,
     plain: bool = False,
+    allow_plugins: bool = False,
 ) -> RunResult:
     """Run a scenario from start to end, or to its horizon.
 
@@ -40,9 +42,10 @@ def simulate(
     `progress(time_s, ended, requests)` is called now and then. Without `keep_steps` the table of steps stays
     empty and memory small; the summary is the same. `plain` walks over every request in every step instead of
     taking steady decode together (see `scheduler.cohort` and `sim.cluster.planned`): slower, same bits.
-    Raises `InputError` for a scenario that cannot be run.
+    `allow_plugins` lets a scenario name policy classes of the user's own, which are then imported. Raises
+    `InputError` for a scenario that cannot be run.
     """
-    setup = engine_setup(scenario)
+    setup = engine_setup(scenario, allow_plugins=allow_plugins)
     limits = Limits(setup.replica.scheduler.max_model_len)
     workload = build_workload(scenario, streams(scenario.seed), limits)
     return simulate_workload(
@@ -92,6 +95,8 @@ class RunResult:
         self.clock_s = clock_s
         self._recorder = world.recorder
         self._rejections = world.rejections
+        self.stuck = world.stuck
+        """The deadlock or livelock that ended the run, if one did."""
         self._engines = [replica.engine for replica in world.replicas]
         self._tokens = world.recorder.token_times()
 
@@ -187,7 +192,13 @@ class RunResult:
             "num_replicas": scenario.cluster.replicas,
             "notes": self.notes,
         }
-        return self._offered() | numbers | provenance
+        preemptions = preemption_summary(self._recorder, self._engines, self.stuck)
+        return self._offered() | numbers | preemptions | provenance
+
+    @cached_property
+    def preemptions(self) -> pd.DataFrame:
+        """One row for each request ever preempted: what it lost, found again, how long it stalled."""
+        return preemption_table(self._recorder, self._engines)
 
     @property
     def resolved(self) -> Scenario:
@@ -203,13 +214,12 @@ class RunResult:
     @cached_property
     def notes(self) -> list[str]:
         """What to know before trusting the numbers."""
-        notes = [*self.setup.notes, *self.workload.notes]
+        notes = [*self.setup.notes, *self.workload.notes, *preemption_notes(self._engines, self.stuck)]
         statuses = self._recorder.requests.status
         flying, unsent = statuses.count(Status.IN_FLIGHT), statuses.count(Status.NOT_SENT)
         if flying or unsent:
-            notes.append(
-                f"the horizon of {self.clock_s:g} s left {flying} requests in flight and {unsent} not sent"
-            )
+            end = "the end at" if self.stuck else "the horizon of"
+            notes.append(f"{end} {self.clock_s:g} s left {flying} requests in flight and {unsent} not sent")
         return notes
 
     def _offered(self) -> dict[str, Json]:

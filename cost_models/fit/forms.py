@@ -59,7 +59,9 @@ def _gemm(table: OperatorTable, params: object) -> Floats:
     assert isinstance(params, GemmParams)
     c, compute = table.columns, table.operator.partition(".")[2]
     size = _gemm_bytes(table.operator)
-    return gemm_s(c["m"], c["n"], c["k"], gpu(table.gpu), params, weight_bytes=size, compute=compute)
+    return gemm_s(
+        c["m"], c["n"], c["k"], gpu(table.gpu), params, weight_bytes=size, compute=compute, l2_reuse=True
+    )
 
 
 def _decode(table: OperatorTable, params: object) -> Floats:
@@ -165,7 +167,9 @@ _GEMM_BOUNDS: dict[str, Bounds] = {
     "split_s": (2 * US, 0.0, 10 * US),
     "wave_quantization": (0.3, 0.0, 1.0),
     "throttle": (0.05, 0.0, 0.4),
-    "throttle_s": (200 * US, 10 * US, 0.1),
+    "throttle_s": (500 * US, 100 * US, 0.1),
+    "l2_fraction": (0.3, 0.05, 1.0),
+    "l2_speedup": (1.5, 1.0, 10.0),
 }
 _DECODE_BOUNDS: dict[str, Bounds] = {
     "t0_s": (9 * US, 2 * US, 25 * US),

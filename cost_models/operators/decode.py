@@ -113,12 +113,15 @@ class DecodeKernel:
         blocks = sequences * self.kv_heads
         slots = _slots(gpu, params) if grouped else float(gpu.sm_count)
         per_sm = gpu.memory_bytes_per_s / gpu.sm_count
-        token_s = self.kv_heads * self.head_bytes / (gpu.memory_bytes_per_s * params.memory_efficiency)
+        speed = gpu.memory_bytes_per_s * params.memory_efficiency
+        token_s = self.kv_heads * self.head_bytes / speed
         arithmetic_s = self.flops_per_token / (gpu.bf16_flop_per_s * self.compute_efficiency)
         token_s = max(token_s, arithmetic_s)
-        extra_s = tail = 0.0
-        if blocks < SPLIT_BELOW_SLOTS * slots and (grouped or params.splits_mha):
-            extra_s = params.combine_s
+        tail = 0.0
+        may_split = grouped or params.splits_mha
+        # A captured graph keeps the merge of splits whatever the batch, so more requests are never quicker.
+        extra_s = params.combine_s if may_split else 0.0
+        if may_split and blocks < SPLIT_BELOW_SLOTS * slots:
             longest_token_s = self.head_bytes / (params.split_bandwidth * per_sm)
         else:
             occupied = blocks / slots
@@ -131,7 +134,7 @@ class DecodeKernel:
         wave_s = params.wave_s * (1.0 + params.group_cost * (self.heads / self.kv_heads - 1.0) / 8.0)
         return DecodeBatch(
             extra_s=extra_s,
-            cold_s=params.cold_s * (1.0 + tail),
+            cold_s=params.cold_s,
             token_s=token_s * (1.0 + tail),
             longest_token_s=longest_token_s,
             waves_s=math.ceil(blocks / gpu.sm_count) * wave_s,

@@ -33,6 +33,7 @@ def gemm_time(
     *,
     weight_bytes: float = 2.0,
     compute: str = "bf16",
+    l2_reuse: bool = False,
 ) -> GemmTime:
     """Time of C[m,n] = A[m,k] · B[k,n] beyond the kernel's fixed time, elementwise over arrays of shape
     (rows,).
@@ -42,12 +43,16 @@ def gemm_time(
     tile; memory takes (m·k·a + k·n·weight_bytes + 2·m·n) / (bw · em) with a = 1 for 8-bit activations, else
     2. The tile and split with the smallest pnorm(waves, memory) is taken, as a library's heuristic would.
     Textbook tile and wave quantisation (NVIDIA, Matrix Multiplication Background user's guide), parameters
-    fitted.
+    fitted. `l2_reuse`: operands that fit into L2 are read faster, as when one product is timed over and
+    over; in serving, a whole model passes through L2 between two uses of a weight.
     """
     activation_bytes = 1.0 if compute in ("fp8", "int8", "fp4") else 2.0
     peak = gpu.peak_flop_per_s(compute)
     moved_bytes = activation_bytes * m * k + weight_bytes * n * k + 2.0 * m * n
     memory_s = moved_bytes / (gpu.memory_bytes_per_s * params.memory_efficiency)
+    if l2_reuse:
+        kept = np.clip(1.0 - moved_bytes / (params.l2_fraction * gpu.l2_bytes), 0.0, 1.0)
+        memory_s = memory_s / (1.0 + (params.l2_speedup - 1.0) * kept)
     ideal_s = 2.0 * m * n * k / peak
     speed = 1.0 - params.throttle * ideal_s / (ideal_s + params.throttle_s)
     rows, cols, split = (column[:, None] for column in _CANDIDATES.T)
@@ -82,9 +87,11 @@ def gemm_s(
     *,
     weight_bytes: float = 2.0,
     compute: str = "bf16",
+    l2_reuse: bool = False,
 ) -> Floats:
-    """Whole seconds of the products, fixed time included."""
-    return params.t0_s + gemm_time(m, n, k, gpu, params, weight_bytes=weight_bytes, compute=compute).work_s
+    """Whole seconds of the products, fixed time included; arguments as for `gemm_time`."""
+    time = gemm_time(m, n, k, gpu, params, weight_bytes=weight_bytes, compute=compute, l2_reuse=l2_reuse)
+    return params.t0_s + time.work_s
 
 
 def gemm_datasheet_s(

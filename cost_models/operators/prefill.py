@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,8 +64,8 @@ def prefill_attention_s(
 class PrefillKernel:
     """The same formula for one layer of one model, for chunks of any lengths in one launch, without L2 reuse.
 
-    qk_dim and v_dim differ for MLA; `kv_heads` and `kv_dim` say what is read and written per token and
-    head. A layer with a sliding window sees at most `window` keys.
+    qk_dim and v_dim differ for MLA, which also writes only its latent, `written_elements` a token. A layer
+    with a sliding window sees at most `window` keys.
     """
 
     gpu: Gpu
@@ -76,6 +76,7 @@ class PrefillKernel:
     v_dim: int
     kv_element_bytes: float = 2.0
     window: int | None = None
+    written_elements: int | None = None
     _group: float = field(init=False)
     _row_s: float = field(init=False)
     _io_token_s: float = field(init=False)
@@ -92,11 +93,12 @@ class PrefillKernel:
         q_elements = self.heads * (self.qk_dim + self.v_dim)
         self._io_token_s = 2.0 * (q_elements + kv_elements) / (bandwidth * params.memory_efficiency)
         self._prefix_token_s = self.kv_element_bytes * kv_elements / (bandwidth * params.memory_efficiency)
-        write_bytes = (2.0 + self.kv_element_bytes) * kv_elements
+        written = kv_elements if self.written_elements is None else self.written_elements
+        write_bytes = (2.0 + self.kv_element_bytes) * written
         self._write_token_s = write_bytes / (bandwidth * params.kv_write_efficiency)
-        self._write_token_s += min(kv_elements / 2.0, KV_WRITE_ELEMENTS) / 128.0 * params.kv_write_head_s
+        self._write_token_s += min(written / 2.0, KV_WRITE_ELEMENTS) / 128.0 * params.kv_write_head_s
 
-    def seconds(self, chunks: Iterable[tuple[int, int]]) -> tuple[float, float]:
+    def seconds(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, float]:
         """(attention, KV write) seconds beyond fixed time for (chunk, prefix) tokens of each sequence in
         the step.
         """

@@ -22,6 +22,9 @@ def run(
     out: Annotated[Path, typer.Option(help="Folder for results; the run gets its own below.")] = Path("runs"),
     check: Annotated[bool, typer.Option("--check", help="Verify the laws while it runs (slow).")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write tables only, no figures.")] = False,
+    allow_plugins: Annotated[
+        bool, typer.Option("--allow-plugins", help="Let the scenario name policy classes of your own.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print summary.json in place of the screen.")
     ] = False,
@@ -29,18 +32,13 @@ def run(
     """Run a scenario and print what came of it."""
     from sim import run_folder, screen
     from sim.cli.progress import progress_bar
-    from sim.cluster.progress import StuckError
     from sim.scenario import load_scenario
     from sim.simulate import simulate
 
     chosen = load_scenario(scenario, overrides or ())
     started = time.perf_counter()
-    try:
-        with progress_bar("requests") as progress:
-            result = simulate(chosen, check=check, progress=progress)
-    except StuckError as error:
-        typer.echo(f"error: the engine is stuck: {error}", err=True)
-        raise typer.Exit(1) from None
+    with progress_bar("requests") as progress:
+        result = simulate(chosen, check=check, progress=progress, allow_plugins=allow_plugins)
     took_s = time.perf_counter() - started
     folder = run_folder.write(result, out)
     text = json.dumps(result.summary, indent=2, allow_nan=False) if as_json else screen.render(result.summary)
@@ -49,6 +47,9 @@ def run(
     typer.echo(f"simulated {result.clock_s:,.1f} s in {took_s:.1f} s{laws}; results in {folder}", err=True)
     if not no_report:
         _report(result, folder)
+    if result.stuck is not None:
+        typer.echo(f"error: the run was ended by a {result.stuck}", err=True)
+        raise typer.Exit(1)
 
 
 def _report(result: RunResult, folder: Path) -> None:

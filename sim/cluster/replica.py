@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from simpy import Environment, Event
 
 from cost_models.shapes import BOUNDS
-from scheduler import EngineCore, FinishReason, Request, SchedulerOutput
+from scheduler import EngineCore, FinishReason, KVReport, Request, SchedulerOutput
 from sim.cluster.clock import LateEvent, late_timeout
 from sim.cluster.gpu import GpuQueue
+from sim.cluster.host_offload import HostOffload
 from sim.cluster.model_runner import ModelRunner
 from sim.cluster.progress import ProgressGuard
 from sim.cluster.step_shape import StepTimer, time_step
@@ -43,6 +44,7 @@ class Replica:
     """One engine with its GPUs. `run` is its SimPy process; the router calls `submit`.
 
     on_end: called with every request that finishes, and why. check: called after every step, if given.
+    offload: where the engine's preempted requests keep their KV, if they do.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Replica:
         depth: int = 1,
         front_end_s: float = 0.0,
         windows: tuple[int, ...] = (),
+        offload: HostOffload | None = None,
         check: Callable[[Replica, Batch], None] | None = None,
     ) -> None:
         self.index = index
@@ -75,6 +78,7 @@ class Replica:
         self._depth = depth
         self._front_end_s = front_end_s
         self._windows = windows
+        self._offload = offload
         self._check = check
         self._gpu = GpuQueue()
         self._in_flight: deque[Batch] = deque()
@@ -121,6 +125,9 @@ class Replica:
                 self._update(batch)
             elif not engine.has_work():
                 yield self._idle()
+            elif self._offload is not None and self._offload.is_loading:
+                yield self._idle() | env.timeout(self._offload.load_ends_s - env.now)
+                self._wake_up = None
 
     def _idle(self) -> Event:
         self._wake_up = LateEvent(self._env)
@@ -133,21 +140,33 @@ class Replica:
         """The clock has stopped: what has not happened by now does not happen."""
         self.engine.settle()
 
+    def _report(self) -> KVReport | None:
+        """What the connector has to tell the engine now."""
+        if self._offload is None:
+            return None
+        self._offload.now_s = self._env.now
+        return self._offload.report()
+
     def _schedule(self, now: float) -> bool:
         """Form the next batch at time `now` and hand it to the GPU; false if there is nothing in it."""
         engine = self.engine
+        if self._offload is not None:
+            self._offload.now_s, self._offload.gpu_free_s = now, self._gpu.last_end_s
         output = engine.schedule()
         if output.new or output.resumed or output.preempted:
             self._note_moves(output, now)
         if not output.total_num_scheduled_tokens:
-            engine.update(output, ())
-            if not self._in_flight:
+            report = self._report()
+            engine.update(output, (), report)
+            waits_for_load = self._offload is not None and self._offload.is_loading
+            if not self._in_flight and report is None and not waits_for_load:
                 self._guard.on_empty_schedule(engine, preempted=bool(output.preempted))
             return False
         cost, split = time_step(self._timer, output, self._windows)
-        start_s = max(now, self._gpu.entry_s)
+        saved_s = 0.0 if self._offload is None else self._offload.saved_s
+        start_s = max(now, self._gpu.entry_s, saved_s)
         self._host_free_s = max(now, self._host_free_s) + cost.host_s
-        end_s = self._gpu.run(self._host_free_s, cost)
+        end_s = self._gpu.run(max(self._host_free_s, saved_s), cost)
         kv = engine.kv_cache
         row = (
             *split,
@@ -178,7 +197,7 @@ class Replica:
         engine, step = self.engine, self._steps.num_steps
         self._steps.append((batch.start_s, self._env.now, *batch.row))
         num_steady, steady_ids = engine.num_steady, engine.steady_ids
-        entries = engine.update(batch.output, self._model.sample(batch.output)).entries
+        entries = engine.update(batch.output, self._model.sample(batch.output), self._report()).entries
         self._runs.on_step(
             step, [entry[0].request_id for entry in entries if entry[1]], num_steady, steady_ids
         )

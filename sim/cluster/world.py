@@ -10,13 +10,15 @@ from simpy import Environment
 
 from scheduler import EngineCore, FinishReason, KVCacheConfig, Request, SchedulerConfig
 from scheduler.engine_core import RELEASE_0_16
+from scheduler.policies import AnyWaitingOrder, VictimPolicy
 from scheduler.release import Release
 from sim.cluster.capacity import kv_capacity_tokens
+from sim.cluster.host_offload import HostOffload, OffloadSpec
 from sim.cluster.laws import LawChecks
 from sim.cluster.load_generator import LoadGenerator
 from sim.cluster.model_runner import ModelRunner
 from sim.cluster.planned import PlannedReplica
-from sim.cluster.progress import ProgressGuard
+from sim.cluster.progress import ProgressGuard, StuckError
 from sim.cluster.replica import Batch, Replica
 from sim.cluster.router import Router
 from sim.cluster.step_shape import StepTimer
@@ -35,7 +37,8 @@ class ReplicaSpec:
 
     release: whose rules the engine follows. num_stages: pipeline stages. front_end_s: from a request's
     arrival until the engine knows of it. windows: the model's attention windows in tokens, as the step timer
-    expects them.
+    expects them. victim_policy and waiting_order make a policy for each replica (None: as the scheduler's
+    configuration says). offload: preempted requests keep their KV on the host (None: it is computed again).
     """
 
     scheduler: SchedulerConfig
@@ -45,6 +48,9 @@ class ReplicaSpec:
     num_stages: int = 1
     front_end_s: float = 0.0
     windows: tuple[int, ...] = ()
+    victim_policy: Callable[[], VictimPolicy] | None = None
+    waiting_order: Callable[[], AnyWaitingOrder] | None = None
+    offload: OffloadSpec | None = None
 
     @property
     def depth(self) -> int:
@@ -70,6 +76,7 @@ class World:
     ) -> None:
         self.recorder = Recorder(len(workload.table), num_replicas, keep_steps=keep_steps, warmup_s=warmup_s)
         self.rejections: Counter[str] = Counter()
+        self.stuck: StuckError | None = None
         self._env = Environment()
         self._table = workload.table
         self._ignore_eos = workload.ignore_eos
@@ -87,28 +94,46 @@ class World:
         self.replicas = [self._replica(index, spec) for index in range(num_replicas)]
 
     def _replica(self, index: int, spec: ReplicaSpec) -> Replica:
-        forecast = None if self._plain or spec.windows else self._model.steady_tokens
+        offload = HostOffload(spec.offload, spec.kv_cache.block_size) if spec.offload else None
+        forecast = None if self._plain or spec.windows or offload else self._model.steady_tokens
+        engine = EngineCore(
+            spec.scheduler,
+            spec.kv_cache,
+            victim_policy=spec.victim_policy() if spec.victim_policy else None,
+            waiting_order=spec.waiting_order() if spec.waiting_order else None,
+            preemption_mode=offload,
+            connector=offload,
+            release=spec.release,
+            forecast=forecast,
+        )
         return (Replica if forecast is None or self._laws is not None else PlannedReplica)(
             self._env,
             index,
-            EngineCore(spec.scheduler, spec.kv_cache, release=spec.release, forecast=forecast),
+            engine,
             spec.timer,
             self._model,
             self.recorder,
-            ProgressGuard(spec.scheduler),
+            ProgressGuard(spec.scheduler, index),
             self._on_end,
             depth=spec.depth,
             front_end_s=spec.front_end_s,
             windows=spec.windows,
+            offload=offload,
             check=None if self._laws is None else self._check_step,
         )
 
     def run(self, horizon_s: float | None = None, progress: Progress | None = None) -> float:
-        """Run until every request has ended, or to the horizon; return the time on the clock, s."""
+        """Run until every request has ended, or to the horizon; return the time on the clock, s.
+
+        A replica that will never get any further ends the run too: then `stuck` says why.
+        """
         self._progress = progress
         for process in (self._client.run(), *(replica.run() for replica in self.replicas)):
             self._env.process(process)
-        self._env.run(until=horizon_s)
+        try:
+            self._env.run(until=horizon_s)
+        except StuckError as error:
+            self.stuck = error
         for replica in self.replicas:
             replica.stop()
         self.recorder.close()
@@ -145,7 +170,7 @@ class World:
         return None
 
     def _request(self, request_id: int, now: float) -> Request:
-        table = self._table
+        table, guesses = self._table, self._table.expected_output_tokens
         prompt = int(table.prompt_tokens[request_id])
         asked = int(table.output_tokens[request_id]) if self._ignore_eos else self._most_tokens - prompt
         return Request(
@@ -154,6 +179,8 @@ class World:
             min(asked, self._most_tokens - prompt),
             arrival_time=now,
             priority=int(table.priority[request_id]),
+            client_index=int(table.class_index[request_id]),
+            expected_output_tokens=None if guesses is None else float(guesses[request_id]),
             ignore_eos=self._ignore_eos,
         )
 

@@ -69,6 +69,7 @@ def make_world(
     num_blocks: int = 1000,
     block_size: int = 16,
     front_end_s: float = 0.0,
+    caching: bool = True,
     check: bool = True,
     keep_steps: bool = True,
     warmup_s: float = 0.0,
@@ -76,15 +77,19 @@ def make_world(
     **limits: object,
 ) -> World:
     timer = timer or FixedTimer()
+    policies = {
+        name: limits.pop(name) for name in ("victim_policy", "waiting_order", "offload") if name in limits
+    }
     config = SchedulerConfig(
         **{"max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 4096} | limits
     )
     spec = ReplicaSpec(
         config,
-        KVCacheConfig(num_blocks, block_size),
+        KVCacheConfig(num_blocks, block_size, caching),
         timer,
         num_stages=timer.num_stages,
         front_end_s=front_end_s,
+        **policies,
     )
     workload = Workload(
         table,

@@ -1,0 +1,98 @@
+"""Attention over all layers of a model: which kernels run, on how many layers, over what part of the
+context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cost_models.calibration import Calibration
+from cost_models.gpus import Gpu
+from cost_models.models import Model
+from cost_models.operators.decode import DecodeBatch, DecodeKernel, batch_seconds
+from cost_models.operators.prefill import PrefillKernel
+from cost_models.parallel import Parallelism
+
+MIN_LAUNCH_S = 1e-6
+
+
+class ModelAttention:
+    """Seconds of attention, all layers of one engine. Layers with a sliding window see only part of a
+    context.
+    """
+
+    def __init__(
+        self, spec: Model, part: Gpu, parallel: Parallelism, fitted: Calibration, kv_bytes: int
+    ) -> None:
+        """`kv_bytes`: size of one element of the KV cache; fp8 streams slower a byte than its half size
+        promises.
+        """
+        window = spec.sliding_window
+        self.num_layers = spec.num_layers
+        self.window_tokens = window.tokens if window else 0
+        self.window_layers = window.num_layers if window else 0
+        self.full_layers = spec.num_layers - self.window_layers
+        whole = fitted.whole_model
+        self.decode_fixed_s = spec.num_layers * max(fitted.decode.t0_s - whole.launch_gap_s, MIN_LAUNCH_S)
+        self.prefill_fixed_s = spec.num_layers * max(fitted.prefill.t0_s - whole.launch_gap_s, MIN_LAUNCH_S)
+        heads = spec.num_heads // parallel.tensor
+        streamed = kv_bytes / (whole.fp8_kv_efficiency if kv_bytes == 1 else 1.0)
+        if spec.mla:
+            mla = spec.mla
+            qk_dim, v_dim, kv_heads = mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim, heads
+            written: int | None = mla.latent_dim
+            # All heads share one latent; their arithmetic on it, not only its bytes, can set the pace.
+            self._decode = DecodeKernel(
+                part,
+                fitted.decode,
+                heads,
+                1,
+                mla.latent_dim * streamed,
+                flops_per_token=2.0 * heads * (mla.latent_dim + mla.kv_lora_rank),
+                compute_efficiency=fitted.prefill.compute_efficiency,
+            )
+        else:
+            qk_dim = v_dim = spec.head_dim
+            kv_heads, written = parallel.kv_heads_per_gpu(spec), None
+            self._decode = DecodeKernel(part, fitted.decode, heads, kv_heads, 2.0 * spec.head_dim * streamed)
+        self._prefill, self._window_prefill = (
+            PrefillKernel(
+                part, fitted.prefill, heads, kv_heads, qk_dim, v_dim, float(kv_bytes), limit, written
+            )
+            for limit in (None, self.window_tokens)
+        )
+        self._prefix_token_s = _expand_prefix_s(spec, part, heads, fitted)
+
+    def decode_batch(self, count: int) -> DecodeBatch:
+        """What `count` decoding requests fix."""
+        return self._decode.batch(count)
+
+    def decode_s(
+        self, batch: DecodeBatch, count: int, context: int, longest: int, window_context: tuple[int, ...]
+    ) -> float:
+        """Seconds of reading `context` tokens of KV in all by `count` requests, beyond fixed times."""
+        seconds = self.full_layers * batch_seconds(batch, context, longest)
+        if self.window_layers:
+            # Where the caller does not say what lies within the window, every context is cut at it.
+            inside = window_context[0] if window_context else min(context, count * self.window_tokens)
+            seconds += self.window_layers * batch_seconds(batch, inside, min(longest, self.window_tokens))
+        return seconds
+
+    def prefill_s(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, float]:
+        """(attention, KV write) seconds of (chunk, prefix) tokens, beyond fixed times."""
+        attention_s, write_s = self._prefill.seconds(chunks)
+        attention_s *= self.full_layers
+        if self.window_layers:
+            attention_s += self.window_layers * self._window_prefill.seconds(chunks)[0]
+        if self._prefix_token_s:
+            attention_s += self._prefix_token_s * sum(prefix for _, prefix in chunks)
+        return attention_s, self.num_layers * write_s
+
+
+def _expand_prefix_s(spec: Model, part: Gpu, heads: int, fitted: Calibration) -> float:
+    """MLA expands the latents of a cached prefix again for every chunk: seconds a prefix token, all layers."""
+    if not spec.mla:
+        return 0.0
+    elements = heads * (spec.mla.qk_nope_head_dim + spec.mla.v_head_dim)
+    flops = 2.0 * spec.mla.kv_lora_rank * elements
+    return spec.num_layers * flops / (part.bf16_flop_per_s * fitted.gemm["bf16"].compute_efficiency)

@@ -1,0 +1,72 @@
+"""GPUs and models are found under the names people use, and their facts add up."""
+
+import pytest
+
+from cost_models import Parallelism, UnknownNameError, gpu, gpu_names, model, model_names, weight_dtype
+from cost_models.errors import GIB
+from cost_models.layers import weights_bytes
+
+
+@pytest.mark.parametrize(
+    "spelling", ["h100-sxm", "H100", "H100-SXM-80GB", "h100_sxm", "NVIDIA H100 80GB HBM3", "H100 80GB hbm3"]
+)
+def test_a_gpu_has_many_spellings(spelling):
+    assert gpu(spelling).name == "h100-sxm"
+
+
+def test_an_unknown_gpu_gets_the_nearest_known_ones():
+    with pytest.raises(UnknownNameError) as error:
+        gpu("h100-sxn")
+    assert error.value.kind == "gpu"
+    assert "h100-sxm" in error.value.suggestions
+    assert "h100-sxm" in str(error.value)
+
+
+def test_an_unknown_model_gets_the_nearest_known_ones():
+    with pytest.raises(UnknownNameError) as error:
+        model("Qwen/Qwen3-15B")
+    assert "Qwen/Qwen3-14B" in error.value.suggestions
+
+
+def test_a_model_is_known_by_its_tail_and_by_its_variants():
+    assert model("Qwen3-14B").model.name == "Qwen/Qwen3-14B"
+    assert model("meta-llama/Llama-3.1-8B-Instruct").model.name == "meta-llama/Meta-Llama-3.1-8B"
+
+
+def test_a_quantised_variant_brings_its_weight_dtype():
+    named = model("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16")
+    assert named.model.name == "meta-llama/Meta-Llama-3.1-8B"
+    assert named.weight_dtype is not None
+    assert weight_dtype(named.weight_dtype).compute == "bf16"
+    assert weight_dtype(named.weight_dtype).bytes_per_weight == pytest.approx(0.52)
+
+
+def test_every_gpu_names_its_source():
+    for name in gpu_names():
+        part = gpu(name)
+        assert part.source, name
+        assert part.bf16_flop_per_s > 0, name
+        assert part.memory_bytes_per_s > 0, name
+
+
+def test_cuda_reports_less_memory_than_the_label_promises():
+    """Start-up logs: 79.18 GiB on an H100 of 80 GB, 44.4 GiB on an L40S of 48 GB."""
+    assert gpu("h100-sxm").memory_bytes / GIB == pytest.approx(79.18)
+    assert gpu("l40s").memory_bytes / GIB == pytest.approx(44.4)
+    for name in gpu_names():
+        assert gpu(name).memory_bytes < 300 * GIB
+
+
+def test_a_part_without_a_unit_computes_in_bf16():
+    """An A100 has no fp8 unit: fp8 weights are expanded and multiplied in bf16. An H100 has one."""
+    assert gpu("a100-sxm-80gb").compute_dtype("fp8") == "bf16"
+    assert gpu("h100-sxm").compute_dtype("fp8") == "fp8"
+    assert gpu("h100-sxm").peak_flop_per_s("fp8") == pytest.approx(1978.9e12)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_the_shapes_of_a_model_give_its_published_size(name):
+    """Counted from the shapes, weights come within 1 % of the published number of parameters."""
+    spec = model(name).model
+    plain = weights_bytes(spec, Parallelism(), weight_dtype("bf16")) - spec.vision_gib * GIB
+    assert plain / 2e9 == pytest.approx(spec.params_b, rel=0.012), name
