@@ -426,6 +426,7 @@ class Cohort:
         full = SchedulerOutput(output.token_budget)
         for name in SchedulerOutput.__slots__:
             setattr(full, name, getattr(output, name))
+        full.num_steady = full.steady_computed_tokens = full.most_steady_computed_tokens = 0
         named = {request: i for i, request in enumerate(output.requests)}
         full.requests, full.num_scheduled_tokens, full.num_computed_before, full.samples = [], [], [], []
         for request in self._state.running:

@@ -268,8 +268,8 @@ def test_laws_hold_after_every_step_and_everything_ends(
             drive.step()
         check(drive.engine)
     drive.finish()
-    # holders in the waiting queue can block each other for good, as in vLLM; in early releases a reset ahead of
-    # the GPU can lose a request's last token; both need the features named
+    # holders in the waiting queue can block each other for good, as in vLLM; in early releases a reset
+    # ahead of the GPU can lose a request's last token; both need the features named
     if not features & {"sessions", "connector"} and (tracks or not ahead):
         assert not drive.engine.has_work()
         assert all(request.is_finished for request in drive.all)
