@@ -35,7 +35,8 @@ class EngineProfile:
     in it; asynchronous scheduling hides them behind the GPU. step_gap_s: what stays exposed between two
     steps even then.
     frontend_s: HTTP, tokenizer and IPC, added to the TTFT of every request. eager_layer_s: CPU time to
-    launch one layer's kernels without CUDA graphs.
+    launch one layer's kernels without CUDA graphs. sampler_bytes_per_logit: memory traffic of
+    sampling with top-p or top-k, which a general sort of the vocabulary makes large.
     """
 
     step_host_s: float
@@ -43,6 +44,7 @@ class EngineProfile:
     step_gap_s: float
     frontend_s: float
     eager_layer_s: float
+    sampler_bytes_per_logit: float
     source: str
 
 
@@ -84,6 +86,7 @@ def engine_profile(version: str) -> EngineProfile:
         step_gap_s=number(row, "step_gap_s"),
         frontend_s=number(row, "frontend_s"),
         eager_layer_s=number(row, "eager_layer_s"),
+        sampler_bytes_per_logit=number(row, "sampler_bytes_per_logit"),
         source=text(row, "source"),
     )
 
