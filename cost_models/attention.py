@@ -5,6 +5,7 @@ context.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cost_models.calibration import Calibration
 from cost_models.gpus import Gpu
@@ -12,6 +13,7 @@ from cost_models.models import Model
 from cost_models.operators.decode import DecodeBatch, DecodeKernel, batch_seconds
 from cost_models.operators.prefill import PrefillKernel
 from cost_models.parallel import Parallelism
+from cost_models.serving import serving_facts
 
 MIN_LAUNCH_S = 1e-6
 
@@ -55,12 +57,18 @@ class ModelAttention:
             qk_dim = v_dim = spec.head_dim
             kv_heads, written = parallel.kv_heads_per_gpu(spec), None
             self._decode = DecodeKernel(part, fitted.decode, heads, kv_heads, 2.0 * spec.head_dim * streamed)
+        facts = serving_facts(part)
+        prefill = replace(
+            fitted.prefill, compute_efficiency=fitted.prefill.compute_efficiency * facts.compute_derate
+        )
         self._prefill, self._window_prefill = (
-            PrefillKernel(
-                part, fitted.prefill, heads, kv_heads, qk_dim, v_dim, float(kv_bytes), limit, written
-            )
+            PrefillKernel(part, prefill, heads, kv_heads, qk_dim, v_dim, float(kv_bytes), limit, written)
             for limit in (None, self.window_tokens)
         )
+        self._mixed_slowdown = facts.mixed_decode_slowdown
+        # A chunk whose query rows fill more than one tile makes the kernel run as for a prefill; a kernel
+        # that does not pack the heads of a group into one tile does so for any chunk.
+        self._longest_split_chunk = prefill.tile_rows // (heads // kv_heads) if prefill.packs_heads else 1
         self._prefix_token_s = _expand_prefix_s(spec, part, heads, fitted)
 
     def decode_batch(self, count: int) -> DecodeBatch:
@@ -78,6 +86,11 @@ class ModelAttention:
             seconds += self.window_layers * batch_seconds(batch, inside, min(longest, self.window_tokens))
         return seconds
 
+    def beside_prefill(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Factor on decode attention in a step that also has these prefill chunks: one kernel serves both."""
+        longest = max(chunk for chunk, _ in chunks)
+        return self._mixed_slowdown if longest > self._longest_split_chunk else 1.0
+
     def prefill_s(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, float]:
         """(attention, KV write) seconds of (chunk, prefix) tokens, beyond fixed times."""
         attention_s, write_s = self._prefill.seconds(chunks)
@@ -90,7 +103,8 @@ class ModelAttention:
 
 
 def _expand_prefix_s(spec: Model, part: Gpu, heads: int, fitted: Calibration) -> float:
-    """MLA expands the latents of a cached prefix again for every chunk: seconds a prefix token, all layers."""
+    """MLA expands the latents of a cached prefix again for every chunk: seconds a prefix token, all layers.
+    """
     if not spec.mla:
         return 0.0
     elements = heads * (spec.mla.qk_nope_head_dim + spec.mla.v_head_dim)

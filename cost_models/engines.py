@@ -34,15 +34,20 @@ class EngineProfile:
     step_host_s, request_host_s: scheduling, input preparation and output handling, per step and per request
     in it; asynchronous scheduling hides them behind the GPU. step_gap_s: what stays exposed between two
     steps even then.
-    frontend_s: HTTP, tokenizer and IPC, added to the TTFT of every request. eager_layer_s: CPU time to
-    launch one layer's kernels without CUDA graphs.
+    frontend_s: HTTP, tokenizer and IPC, added to the TTFT of every request. frontend_stream_s: what each
+    other request in flight adds to it, for the front end hands out the tokens of a step one stream after the
+    other. eager_layer_s: CPU time to launch one layer's kernels without CUDA graphs.
+    sampler_bytes_per_logit: memory traffic of sampling with top-p or top-k, which a general sort of the
+    vocabulary makes large.
     """
 
     step_host_s: float
     request_host_s: float
     step_gap_s: float
     frontend_s: float
+    frontend_stream_s: float
     eager_layer_s: float
+    sampler_bytes_per_logit: float
     source: str
 
 
@@ -83,7 +88,9 @@ def engine_profile(version: str) -> EngineProfile:
         request_host_s=number(row, "request_host_s"),
         step_gap_s=number(row, "step_gap_s"),
         frontend_s=number(row, "frontend_s"),
+        frontend_stream_s=number(row, "frontend_stream_s"),
         eager_layer_s=number(row, "eager_layer_s"),
+        sampler_bytes_per_logit=number(row, "sampler_bytes_per_logit"),
         source=text(row, "source"),
     )
 

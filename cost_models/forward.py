@@ -4,6 +4,7 @@ kernels, communication. Computed for many token counts at once and remembered.""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from cost_models.operators.gemm import gemm_time
 from cost_models.operators.moe import experts_touched, moe_s
 from cost_models.operators.roofline import Floats, pnorm
 from cost_models.parallel import Parallelism
+from cost_models.serving import LARGE_PRODUCT_ROWS, LARGE_PRODUCT_TILE_ROWS, serving_facts
 
 
 class Row(NamedTuple):
@@ -57,8 +59,20 @@ class ForwardPass:
     """Times of one model on one kind of GPU, per engine (all its tensor-parallel ranks run in step)."""
 
     def __init__(
-        self, spec: Model, part: Gpu, parallel: Parallelism, weights: WeightDtype, fitted: Calibration
+        self,
+        spec: Model,
+        part: Gpu,
+        parallel: Parallelism,
+        weights: WeightDtype,
+        fitted: Calibration,
+        *,
+        sampler_bytes_per_logit: float = 0.0,
     ) -> None:
+        """`sampler_bytes_per_logit`: memory traffic of sorting the vocabulary for top-p, 0 where it is not
+        sorted.
+        """
+        self._facts = serving_facts(part)
+        self._sampler_bytes_per_logit = sampler_bytes_per_logit
         self.spec = spec
         self.gpu = part
         self.parallel = parallel
@@ -74,6 +88,7 @@ class ForwardPass:
         if self.spec.moe:
             self._add_experts(seconds, tokens)
         self._add_small_kernels(seconds, tokens)
+        seconds[3] += self.spec.num_layers * self._facts.layer_gap_s
         seconds[2] += self._communication_s(tokens)
         return seconds
 
@@ -83,9 +98,9 @@ class ForwardPass:
         tp, vocab = self.parallel.tensor, head_parameters(self.spec, self.parallel) // self.spec.hidden
         self._add_linear(seconds, rows, vocab, self.spec.hidden, 1, quantized=False)
         self._add_kernels(seconds, 1.0, 2.0 * 4.0 * rows * self.spec.hidden)
-        # Every rank samples all rows: top-k and top-p over the whole vocabulary, whatever TP.
-        logits = rows * self.spec.vocab
-        seconds[3] += logits * self.fitted.whole_model.sampling_bytes_per_logit / self.gpu.memory_bytes_per_s
+        # Softmax, noise and argmax over 32-bit logits; every rank samples all rows, whatever TP.
+        self._add_kernels(seconds, 3.0, 2.0 * 4.0 * rows * self.spec.vocab)
+        seconds[3] += self._sampler_bytes_per_logit * rows * self.spec.vocab / self.gpu.memory_bytes_per_s
         if tp > 1:
             gathered = 2.0 * rows * self.spec.vocab
             params = self.fitted.nccl["all_gather"]
@@ -114,11 +129,24 @@ class ForwardPass:
         table = self.fitted.gemm
         fallback = table["fp8"] if compute == "fp4" else table["bf16"]
         params = table.get(compute, fallback)
+        params = replace(
+            params,
+            memory_efficiency=params.memory_efficiency * self._facts.weight_stream_gain,
+            compute_efficiency=params.compute_efficiency * self._facts.compute_derate,
+        )
         ones = np.ones_like(tokens)
-        time = gemm_time(tokens, n * ones, k * ones, self.gpu, params, weight_bytes=size, compute=compute)
-        count_s = count * self.fitted.whole_model.gemm_factor * time.work_s
-        seconds[0] += np.where(time.compute_bound, count_s, 0.0)
-        seconds[1] += np.where(time.compute_bound, 0.0, count_s)
+        time = gemm_time(
+            tokens,
+            n * ones,
+            k * ones,
+            self.gpu,
+            params,
+            weight_bytes=size,
+            compute=compute,
+            least_tile_rows=np.where(tokens > LARGE_PRODUCT_ROWS, LARGE_PRODUCT_TILE_ROWS, 0.0),
+        )
+        seconds[0] += count * np.where(time.compute_bound, time.work_s, 0.0)
+        seconds[1] += count * np.where(time.compute_bound, 0.0, time.work_s)
         seconds[3] += count * params.t0_s
 
     def _add_experts(self, seconds: Floats, tokens: Floats) -> None:

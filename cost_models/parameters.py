@@ -160,14 +160,11 @@ class WholeModel:
 
     launch_gap_s: share of a stand-alone attention launch that vanishes in a model's own stream of kernels.
     graph_floor_s: shortest elementwise kernel in a captured graph. fused_memory_efficiency: bandwidth of
-    fused elementwise kernels. sampling_bytes_per_logit: memory traffic of sampling one row, by the model's
-    default top-k and top-p (a sort of the vocabulary). gemm_factor: time of linear layers in a real engine
-    over that of the measured tables. fp8_kv_efficiency: speed of streaming fp8 KV over 16-bit KV, a byte.
+    fused elementwise kernels. fp8_kv_efficiency: speed of streaming fp8 KV over 16-bit KV, a byte.
+    `serving` has what differs by GPU part beyond that.
     """
 
     launch_gap_s: float
     graph_floor_s: float
     fused_memory_efficiency: float
-    sampling_bytes_per_logit: float
-    gemm_factor: float = 1.0
     fp8_kv_efficiency: float = 1.0

@@ -19,6 +19,7 @@ from cost_models.gpus import Gpu, gpu
 from cost_models.models import Model, model
 from cost_models.operators.decode import DecodeBatch
 from cost_models.parallel import Parallelism
+from cost_models.serving import samples_top_p
 from cost_models.shapes import BOUNDS, StepCost, StepShape
 
 
@@ -59,6 +60,7 @@ class StepCostModel:
         async_scheduling: bool,
         capture_sizes: tuple[int, ...],
         lora_rank: int = 0,
+        sorts_logits: bool = False,
     ) -> None:
         """Use `build`, which fills in an engine release's defaults."""
         self.model = spec
@@ -69,7 +71,8 @@ class StepCostModel:
         self.profile = profile
         self.async_scheduling = async_scheduling
         self.capture_sizes = capture_sizes
-        forward = ForwardPass(spec, part, parallel, weights, fitted)
+        sampler_bytes = profile.sampler_bytes_per_logit if sorts_logits else 0.0
+        forward = ForwardPass(spec, part, parallel, weights, fitted, sampler_bytes_per_logit=sampler_bytes)
         self._layers = RowTable(forward.layers)
         self._heads = RowTable(forward.head)
         self._lora_fixed_s, self._lora_adapter_s = forward.lora(lora_rank)
@@ -93,10 +96,13 @@ class StepCostModel:
         max_num_seqs: int | None = None,
         max_num_batched_tokens: int | None = None,
         lora_rank: int = 0,
+        greedy: bool = False,
         fitted: Calibration | None = None,
     ) -> StepCostModel:
         """Assemble the cost model of one engine; what is None takes the release's default on that GPU.
 
+        `greedy`: every request asks for temperature 0; else rows are sampled as the model's
+        generation_config.json says, which for most means top-p. `lora_rank`: of adapters that steps may have.
         `fitted` replaces the shipped calibration of the GPU. Raises SpecError for a split that does not
         divide the model and UnknownNameError for names that nobody knows.
         """
@@ -123,6 +129,7 @@ class StepCostModel:
             async_scheduling=defaults.async_scheduling if async_scheduling is None else async_scheduling,
             capture_sizes=() if enforce_eager else sizes,
             lora_rank=lora_rank,
+            sorts_logits=not greedy and samples_top_p(spec),
         )
 
     @property
@@ -209,6 +216,7 @@ class StepCostModel:
             )
         if shape.prefill_chunks:
             attention_s, write_s = attention.prefill_s(shape.prefill_chunks)
+            kv_s *= attention.beside_prefill(shape.prefill_chunks)
             compute_s += attention_s
             kv_s += write_s
             latency_s += attention.prefill_fixed_s

@@ -34,6 +34,13 @@ class AdmissionRoom:
             return watermark + self._reserved_for_prefills()
         return watermark
 
+    def num_wanted(self, request: Request, num_step_blocks: int, hits: PrefixHits) -> int:
+        """Free blocks without which the request is not admitted; its first step takes `num_step_blocks`."""
+        wanted = num_step_blocks
+        if self._reserve_full_prompt:
+            wanted = max(wanted, self._needed(request, request.num_tokens, hits))
+        return wanted + (self._watermark_blocks if self.state.running else 0)
+
     def _reserved_for_prefills(self) -> int:
         """What prefills under way still need, and one step of drafting."""
         drafter = self.drafter

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from scheduler import lifecycle
 from scheduler.accounts import PreemptionAccounts
+from scheduler.admission import AdmissionRoom
 from scheduler.async_scheduling import make_bookkeeping
 from scheduler.cohort import Cohort, Forecast
 from scheduler.config import KVCacheConfig, SchedulerConfig
@@ -260,6 +261,11 @@ class EngineCore:
         self.state.pause = level
 
     # --- reads ------------------------------------------------------------------------------------------
+
+    @property
+    def admission_room(self) -> AdmissionRoom:
+        """What must be free for an admission."""
+        return self._scheduler.room
 
     @property
     def running(self) -> list[Request]:

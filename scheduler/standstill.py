@@ -64,6 +64,8 @@ def examine(engine: EngineCore) -> Standstill:
     reasons = [_why_it_does_not_run(request) for request in engine.running[:3]]
     waits_for: list[OutsideEvent] = []
     head, needed = None, 0
+    if _idle_sessions_take_all_places(engine):
+        reasons.append(f"{engine.state.num_sessions_idle} idle sessions take all places")
     for request in engine.waiting:
         awaited = _awaited(engine, request)
         if awaited is not None:
@@ -92,6 +94,11 @@ def examine(engine: EngineCore) -> Standstill:
     )
 
 
+def _idle_sessions_take_all_places(engine: EngineCore) -> bool:
+    places = min(engine.config.max_active or engine.config.max_num_seqs, engine.config.max_num_seqs)
+    return engine.state.rules.idle_sessions_take_a_place and engine.state.num_sessions_idle >= places
+
+
 def _awaited(engine: EngineCore, request: Request) -> Literal["load", "grammar", "input"] | None:
     """What keeps a gate from letting the request pass."""
     if request.request_id in engine.state.received_loads or engine.grammar_gate.is_ready(request):
@@ -102,7 +109,7 @@ def _awaited(engine: EngineCore, request: Request) -> Literal["load", "grammar",
 def _what_it_lacks(engine: EngineCore, request: Request) -> tuple[int, bool]:
     """What keeps a waiting request from its first step.
 
-    Returns the free blocks that this step takes if there are not so many, else 0; and whether its tokens
+    Returns the free blocks that its admission wants if there are not so many, else 0; and whether its tokens
     exceed the step's budget and must not be cut.
     """
     kv_cache, config = engine.kv_cache, engine.config
@@ -116,6 +123,7 @@ def _what_it_lacks(engine: EngineCore, request: Request) -> tuple[int, bool]:
     lacking = min(lacking, threshold) if threshold else lacking
     slots = min(computed + min(lacking, config.max_num_batched_tokens), config.max_model_len)
     needed = kv_cache.num_blocks_for(request, slots, hits, config.max_num_batched_tokens)
+    needed = engine.admission_room.num_wanted(request, needed, hits)
     too_long = not config.enable_chunked_prefill and lacking > config.max_num_batched_tokens
     return needed if needed > kv_cache.num_free_blocks else 0, too_long
 

@@ -122,6 +122,8 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
         enable_chunked_prefill=engine.enable_chunked_prefill,
         policy=engine.scheduling_policy,
+        watermark=engine.watermark,
+        reserve_full_prompt=engine.reserve_full_prompt,
         async_scheduling=engine.async_scheduling,
     )
     policies = engine_policies(scenario, engine, allow_plugins=allow_plugins)

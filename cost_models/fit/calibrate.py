@@ -22,17 +22,10 @@ from cost_models.operators.roofline import Floats
 from cost_models.parameters import WholeModel
 
 # What no table of single operators shows. Read off whole runs: Qwen3-14B on H100 at 2 requests/s (pure
-# decode and prefill steps), Llama-3.1-8B on H100 with TP 1 and 2 (growth with batch, whatever TP:
-# sampling), Llama-3.1-8B and Qwen2-7B on A100 (linear layers), Llama-3.1-8B with 8 contexts of 20,000
-# tokens (fp8 KV).
+# decode and prefill steps), Llama-3.1-8B on H100 with 8 contexts of 20,000 tokens, 16-bit and fp8 KV.
 WHOLE_MODEL = WholeModel(
-    launch_gap_s=6.5e-6,
-    graph_floor_s=2.0e-6,
-    fused_memory_efficiency=0.8,
-    sampling_bytes_per_logit=590.0,
-    fp8_kv_efficiency=0.7,
+    launch_gap_s=6.5e-6, graph_floor_s=2.0e-6, fused_memory_efficiency=0.8, fp8_kv_efficiency=0.7
 )
-GEMM_FACTORS = {"a100-sxm-80gb": 0.94, "h100-sxm": 0.975}
 
 # Which column tells small from large, and where the classes part.
 _SIZE_CLASSES: dict[str, tuple[str, tuple[float, ...]]] = {
@@ -117,8 +110,7 @@ def calibrate(
     outcomes: list[FitOutcome] = []
     failures: list[str] = []
     rows: list[Residual] = []
-    whole = dataclasses.replace(WHOLE_MODEL, gemm_factor=GEMM_FACTORS.get(part.name, 1.0))
-    parameters: dict[str, object] = {"whole_model": dataclasses.asdict(whole)}
+    parameters: dict[str, object] = {"whole_model": dataclasses.asdict(WHOLE_MODEL)}
     for table in _merged(read_tables(source, part.name)):
         fitted_rows = _fittable(table)
         try:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import cost_models
+from scheduler.release import release
 from sim.errors import Fault, InputError
 from sim.scenario.engine import EngineSection
 from sim.scenario.policies import policy_faults, resolved_policies
@@ -48,6 +49,7 @@ def resolved_engine(scenario: Scenario) -> EngineSection:
         "max_num_seqs": min(defaults.max_num_seqs, budget),  # a default never exceeds the budget
         "gpu_memory_utilization": defaults.gpu_memory_utilization,
         "async_scheduling": defaults.async_scheduling,
+        "reserve_full_prompt": release(engine.version).defaults.reserve_full_prompt,
     }
     given = {name for name in filled if getattr(engine, name) is not None}
     filled = {name: value for name, value in filled.items() if name not in given}

@@ -69,6 +69,21 @@ class EngineSection(Section):
         WaitingOrderSection | None,
         Field(description="who is admitted first; null = as scheduling_policy implies"),
     ] = None
+    watermark: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="share of the KV blocks that an admission beside running requests leaves free",
+        ),
+    ] = 0.0
+    reserve_full_prompt: Annotated[
+        bool | None,
+        Field(
+            description="admit a request only if its whole prompt has room, not just its first chunk"
+            + DEFAULT_NOTE
+        ),
+    ] = None
     preemption_mode: Annotated[
         PreemptionModeSection | None,
         Field(description="what becomes of a preempted request's KV; null = recompute"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scheduler import EngineCore, ExternalMatch, KVCacheConfig, Request, RequestStatus, SchedulerConfig
+from scheduler.release import release
 from scheduler.standstill import examine
 from sim.conformance.case import load_case
 from sim.conformance.replay import Replay
@@ -31,6 +32,30 @@ def test_the_recorded_deadlock_of_sessions_is_explained() -> None:
     )
 
 
+def test_in_the_later_release_too_holders_can_own_all_blocks_and_lack_one_another_s() -> None:
+    """vLLM 0.33 serves holders first, and still: seven sessions hold all, and the first needs nine more."""
+    replay = Replay(load_case(GOLDEN.parent / "0.33.0" / "x_n_session_preempt-7.json.gz"))
+    for _ in replay.records():
+        pass
+    found = examine(replay.engine)
+    assert (found.head, found.needed_blocks, found.free_blocks) == (18, 9, 0)
+    assert found.waits_for == ()
+    assert len(found.holders) == 7
+
+
+def test_idle_sessions_that_take_all_places_are_named() -> None:
+    """From 0.26 on a session that waits for its next input keeps its place in the running list."""
+    engine = EngineCore(SchedulerConfig(max_num_seqs=1), KVCacheConfig(50), release=release("0.33.0"))
+    session, other = Request(0, ((1, 5),), 1, resumable=True), Request(1, ((900, 5),), 1)
+    engine.add_request(session)
+    engine.update(engine.schedule(), [[5]])
+    engine.add_request(other)
+    assert not engine.schedule().requests
+    found = examine(engine)
+    assert found.reason == "1 idle sessions take all places"
+    assert ("input", 0) in found.waits_for
+
+
 def test_the_recorded_run_that_waits_for_a_lost_token_is_explained() -> None:
     """A reset under asynchronous scheduling: the request counts a token in flight that no step will bring."""
     replay = Replay(load_case(GOLDEN / "async_reset-1.json.gz"))
@@ -43,15 +68,19 @@ def test_the_recorded_run_that_waits_for_a_lost_token_is_explained() -> None:
 
 
 CASES = [
-    *("combined-18", "connector_async-0", "connector_async-1", "connector_fail-0", "connector_sync-4"),
-    *("fsm_spec-1", "stuck_head-0", "stuck_head-1", "streaming-4", "combined-30"),
+    *("combined-18", "combined-30", "connector_async-0", "connector_async-1", "connector_fail-0"),
+    *("connector_sync-4", "fsm_spec-1", "stuck_head-0", "stuck_head-1", "streaming-4"),
+]
+LATER_CASES = [
+    *("combined_big-0", "connector_async-0", "connector_fail-0", "connector_sync-4", "fsm_spec-1"),
+    *("n_held_conn-0", "n_held_conn-2", "stuck_head-0", "stuck_head-1"),
 ]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_whoever_is_said_to_wait_for_nothing_never_moves_before_an_event(name: str) -> None:
+@pytest.mark.parametrize("path", [*(f"0.16.0/{n}" for n in CASES), *(f"0.33.0/{n}" for n in LATER_CASES)])
+def test_whoever_is_said_to_wait_for_nothing_never_moves_before_an_event(path: str) -> None:
     """In recorded runs: after a verdict of for ever, every step is empty until the script interferes."""
-    case = load_case(GOLDEN / f"{name}.json.gz")
+    case = load_case(GOLDEN.parent / f"{path}.json.gz")
     event_times = {event.t for event in case.events}
     replay = Replay(case)
     doomed, verdicts = False, 0

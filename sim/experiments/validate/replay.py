@@ -11,13 +11,13 @@ import hashlib
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from cost_models import CostModelError
+from cost_models import CostModelError, Parallelism, StepCostModel, engine_profile, model
 from sim.cluster.progress import StuckError
 from sim.cluster.router import ROUTERS
 from sim.cluster.world import World
@@ -31,6 +31,7 @@ from sim.experiments.validate.scoring import Comparison, compare, is_saturated
 from sim.experiments.validate.setup import Setup, build_setup
 from sim.experiments.validate.traffic import CannotRunError, Traffic, build_traffic
 from sim.random_streams import streams
+from sim.scenario import Scenario
 from sim.simulate import RunResult
 from sim.workload.quantile_grids import grid
 
@@ -96,6 +97,7 @@ def _replay(job: Job) -> Outcome:
             result.summary,
             client=run.client,
             front_end_s=result.setup.replica.front_end_s,
+            stream_s=engine_profile(setup.scenario.engine.version).frontend_stream_s,
             warmup_s=setup.scenario.warmup_s,
         )
     except CannotRunError as error:
@@ -129,6 +131,8 @@ def simulate_run(job: Job) -> RunResult:
 def _simulate(setup: Setup, traffic: Traffic, *, keep_steps: bool) -> RunResult:
     scenario = setup.scenario
     engine = engine_setup(scenario)
+    if setup.greedy:
+        engine = replace(engine, replica=replace(engine.replica, timer=_greedy_timer(scenario)))
     workload = replay_workload(traffic, engine.replica.scheduler.max_model_len)
     world = World(
         workload,
@@ -140,6 +144,26 @@ def _simulate(setup: Setup, traffic: Traffic, *, keep_steps: bool) -> RunResult:
     )
     clock_s = world.run(None, None)
     return RunResult(scenario, engine, workload, world, clock_s)
+
+
+def _greedy_timer(scenario: Scenario) -> StepCostModel:
+    """Step costs of an engine whose every request asks for temperature 0; a scenario cannot say so."""
+    engine = scenario.engine
+    named = model(scenario.model)
+    weights = scenario.weight_dtype if scenario.weight_dtype != "auto" else named.weight_dtype or "auto"
+    return StepCostModel.build(
+        named.model,
+        scenario.gpu,
+        Parallelism(engine.tensor_parallel_size, engine.pipeline_parallel_size),
+        weight_dtype=weights,
+        kv_cache_dtype=engine.kv_cache_dtype,
+        engine_version=engine.version,
+        async_scheduling=engine.async_scheduling,
+        enforce_eager=engine.enforce_eager,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        greedy=True,
+    )
 
 
 def _traffic(job: Job) -> Traffic:

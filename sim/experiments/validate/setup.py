@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from cost_models import CostModelError, engine_defaults, model
+from cost_models.engines import version_key
 from sim.errors import InputError
 from sim.experiments.validate.run_table import MeasuredRun
 from sim.experiments.validate.traffic import CannotRunError, Traffic
@@ -23,14 +24,20 @@ __all__ = ["Setup", "build_setup", "engine_release"]
 NEWEST_RELEASE = "0.33.0"
 #: Taken where all that is known is that the engine is of the generation before V1.
 LAST_V0_RELEASE = "0.7.3"
+#: From here on `vllm bench serve` sends no temperature, and the model's own sampling settings hold.
+LAST_GREEDY_RELEASE = (0, 12)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """An engine to simulate: its scenario (the workload section is only nominal) and what was assumed."""
+    """An engine to simulate: its scenario (the workload section is only nominal) and what was assumed.
+
+    `greedy`: the load generator asked for temperature 0, so the engine need not sort its vocabulary.
+    """
 
     scenario: Scenario
     assumptions: tuple[str, ...]
+    greedy: bool = False
 
 
 def engine_release(run: MeasuredRun) -> tuple[str, str | None]:
@@ -92,9 +99,14 @@ def build_setup(run: MeasuredRun, traffic: Traffic) -> Setup:
         "warmup_s": float(traffic.arrival_s[traffic.num_warmup]) if traffic.num_warmup else 0.0,
     }
     try:
-        return Setup(scenario_from_data(data), tuple(assumptions))
+        return Setup(scenario_from_data(data), tuple(assumptions), _greedy(run, release))
     except InputError as error:
         raise CannotRunError("; ".join(f"{fault.path}: {fault.message}" for fault in error.faults)) from None
+
+
+def _greedy(run: MeasuredRun, release: str) -> bool:
+    """vLLM's own load generator asked for temperature 0 unless told otherwise, and later leaves it."""
+    return run.client == "python" and version_key(release) < LAST_GREEDY_RELEASE
 
 
 def _limits(run: MeasuredRun, release: str, assumptions: list[str]) -> dict[str, Data]:

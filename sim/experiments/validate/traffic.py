@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.experiments.validate.lengths import FromFile, LengthSpec
+from sim.experiments.validate.lengths import FromFile, LengthSpec, Mean
 from sim.experiments.validate.requests_file import RequestRows, read_requests
 from sim.experiments.validate.run_table import MeasuredRun
 
@@ -72,6 +72,12 @@ def build_traffic(
     count = _count(run, rows, assumptions)
     prompt_tokens = _lengths("prompt", run.prompt, rows.prompt_tokens if rows else None, count, rng, table)
     output_tokens = _lengths("output", run.output, rows.output_tokens if rows else None, count, rng, table)
+    if run.load == "closed" and isinstance(run.output, Mean) and not run.ignore_eos:
+        # Answers that end by themselves differ in length; equal ones would march in step for ever.
+        output_tokens = np.rint(output_tokens * rng.uniform(1.0 - SPREAD, 1.0 + SPREAD, count)).astype(
+            np.int64
+        )
+        assumptions.append(f"output lengths uniform within {SPREAD:.0%} of their mean")
     arrival_s = _arrivals(run, rows, count, rng)
     if limit is not None:
         count = min(count, limit)
@@ -104,6 +110,8 @@ def build_traffic(
     )
 
 
+#: How far the lengths of answers that end by themselves are spread around a known mean in a closed loop.
+SPREAD = 0.2
 #: Slower than any engine computes a prompt: a warm-up request has ended before the next one comes.
 _WARMUP_TOKENS_PER_S = 1_000.0
 
