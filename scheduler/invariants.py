@@ -130,7 +130,8 @@ def _budgets(engine: EngineCore, output: SchedulerOutput) -> Iterator[str]:
     )
     total = sum(output.num_scheduled_tokens) + output.num_steady
     if total != output.total_num_scheduled_tokens or total > budget:
-        yield f"a step schedules {total} tokens, says {output.total_num_scheduled_tokens}, may schedule {budget}"
+        said = output.total_num_scheduled_tokens
+        yield f"a step schedules {total} tokens, says {said}, may schedule {budget}"
     lengths = {
         len(output.requests),
         len(output.num_scheduled_tokens),
