@@ -49,6 +49,13 @@ def test_a_python_client_adds_to_ttft_and_e2e_with_what_it_has_in_flight() -> No
     assert python["tpot_mean_ms"] == plain["tpot_mean_ms"]
 
 
+def test_a_front_end_that_serves_other_streams_takes_longer() -> None:
+    """When the second request gets its first token the first still streams: 3 ms for one of three."""
+    plain, _ = observe(REQUESTS, SUMMARY, client="go", front_end_s=0.0)
+    shared, _ = observe(REQUESTS, SUMMARY, client="go", front_end_s=0.0, stream_s=0.003)
+    assert shared["ttft_mean_ms"] - plain["ttft_mean_ms"] == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("client", ["in_process", "server_metrics"])
 def test_a_client_inside_the_engine_does_not_see_the_front_end(client: str) -> None:
     outside, _ = observe(REQUESTS, SUMMARY, client="go", front_end_s=0.010)

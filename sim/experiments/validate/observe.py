@@ -35,7 +35,8 @@ def observe(
 
     `requests` has the columns of `requests.csv`, `summary` those of `summary.json` (for the pooled ITL).
     Counted are the finished requests that arrived at or after `warmup_s`. `front_end_s` is taken off again
-    for a client inside the engine; outside, every request in flight adds `stream_s`. The second value has columns arrival_s, ttft_s, tpot_s, e2e_s.
+    for a client inside the engine; outside, every other request in flight adds `stream_s`. The second value
+    has columns arrival_s, ttft_s, tpot_s, e2e_s.
     """
     measured = requests[requests["arrival_s"] >= warmup_s]
     done = measured[np.isfinite(measured["last_token_s"]) & (measured["status"] == "finished")]
@@ -45,7 +46,7 @@ def observe(
     output_tokens = done["output_tokens"].to_numpy(dtype=np.int64)
     in_flight = _in_flight(arrival_s, last_s, first_s)
     added_s = np.array([client_overhead_s(n, client or "") for n in in_flight])
-    added_s = added_s - front_end_s if client in ENGINE_SIDE else added_s + stream_s * in_flight
+    added_s = added_s - front_end_s if client in ENGINE_SIDE else added_s + stream_s * (in_flight - 1)
     seen = pd.DataFrame(
         {
             "arrival_s": arrival_s - (arrival_s.min() if len(arrival_s) else 0.0),

@@ -74,9 +74,8 @@ def build_traffic(
     output_tokens = _lengths("output", run.output, rows.output_tokens if rows else None, count, rng, table)
     if run.load == "closed" and isinstance(run.output, Mean) and not run.ignore_eos:
         # Answers that end by themselves differ in length; equal ones would march in step for ever.
-        output_tokens = np.rint(output_tokens * rng.uniform(1.0 - SPREAD, 1.0 + SPREAD, count)).astype(
-            np.int64
-        )
+        spread = rng.uniform(1.0 - SPREAD, 1.0 + SPREAD, count)
+        output_tokens = np.maximum(1, np.rint(output_tokens * spread)).astype(np.int64)
         assumptions.append(f"output lengths uniform within {SPREAD:.0%} of their mean")
     arrival_s = _arrivals(run, rows, count, rng)
     if limit is not None:

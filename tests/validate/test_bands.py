@@ -1,0 +1,75 @@
+"""The error band that goes with a prediction: of its own kind, or of the nearest that was measured enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from sim.experiments.validate import Outcome, bands
+from sim.experiments.validate.bands import Kind, error_band, make_bands, nearest_band
+from sim.experiments.validate.run_table import MeasuredRun
+from sim.experiments.validate.scoring import Comparison
+from sim.scenario import load_scenario
+
+
+def outcome(
+    run_id: str, error_percent: float, *, gpu: str = "h100-sxm", model: str = "Qwen/Qwen3-14B"
+) -> Outcome:
+    run = MeasuredRun(run_id=run_id, gpu=gpu, model=model, load="poisson")
+    found = Comparison(
+        run_id, "source", gpu, "0.16.0", "A", run_id, False, "ttft_mean", 100.0, 100.0 + error_percent
+    )
+    return Outcome(run, {}, (found,), ())
+
+
+@pytest.fixture
+def shipped(monkeypatch: pytest.MonkeyPatch) -> Iterable[dict[str, object]]:
+    """Bands of four dense runs on H100 and of one on A100, in place of the shipped ones."""
+    made = make_bands(
+        [outcome(f"r{error}", error) for error in (1.0, -2.0, 3.0, -4.0)]
+        + [outcome("a100", 50.0, gpu="a100-sxm-80gb")],
+        "dryserve validate test.csv",
+    )
+    monkeypatch.setattr(bands, "_shipped", lambda: made)
+    return made
+
+
+def test_a_band_tells_median_p90_and_rows_of_its_own_kind(shipped: dict[str, object]) -> None:
+    kind = Kind.of("h100-sxm", "Qwen/Qwen3-14B", saturated=False)
+    assert kind is not None
+    band = nearest_band(kind)
+    assert band is not None
+    assert band.exact
+    assert band.errors["ttft_mean"] == (2.5, 3.7, 4)
+    assert band.command == "dryserve validate test.csv"
+
+
+def test_a_kind_with_too_few_rows_takes_the_nearest_wider_one(shipped: dict[str, object]) -> None:
+    """One run on A100 is no band; the next wider kind with three rows is the same load on any GPU."""
+    kind = Kind.of("a100-sxm-80gb", "Qwen/Qwen3-14B", saturated=False)
+    assert kind is not None
+    band = nearest_band(kind)
+    assert band is not None
+    assert not band.exact
+    assert band.errors["ttft_mean"][2] == 5
+    assert "nearest kind" in band.line()
+
+
+def test_a_kind_unlike_anything_measured_has_no_band(shipped: dict[str, object]) -> None:
+    kind = Kind.of("h100-sxm", "Qwen/Qwen3-14B", saturated=True)
+    assert kind is not None
+    assert nearest_band(kind) is None
+
+
+def test_unknown_names_have_no_kind() -> None:
+    assert Kind.of("h1000", "Qwen/Qwen3-14B", saturated=False) is None
+    assert Kind.of("h100-sxm", "nobody/nothing", saturated=False) is None
+
+
+def test_a_scenario_gets_the_band_of_its_gpu_model_and_load() -> None:
+    band = error_band(load_scenario("quickstart"))
+    assert band is not None
+    assert set(band.errors) <= set(bands.BANDED)
+    assert all(0 <= median <= p90 for median, p90, _ in band.errors.values())
+    assert "TPOT" in band.line()
