@@ -10,7 +10,7 @@ import typer
 
 
 class Part(StrEnum):
-    """Which half of the runs."""
+    """Which part of the runs."""
 
     ALL = "all"
     FITTED = "fitted"
@@ -27,7 +27,7 @@ def validate(
     gpu: Annotated[list[str] | None, typer.Option(help="only GPUs like this")] = None,
     engine_gen: Annotated[list[str] | None, typer.Option(help="only this generation: V0, V1")] = None,
     run_id: Annotated[list[str] | None, typer.Option(help="only runs like this")] = None,
-    part: Annotated[Part, typer.Option(help="the half that was fitted to, or the held-out one")] = Part.ALL,
+    part: Annotated[Part, typer.Option(help="rows that constants were fitted to, or held out")] = Part.ALL,
     assign: Annotated[
         list[str] | None,
         typer.Option("--set", help="column=value for every run, such as gpu=h100-sxm or max_num_seqs=256"),
