@@ -99,7 +99,7 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
                 block_size=engine.block_size,
                 enforce_eager=engine.enforce_eager,
             )
-    kv_cache = _kv_cache(scenario, spec, plan)
+    kv_cache = _kv_cache(scenario, engine, spec, plan)
     asked = engine.max_model_len
     max_model_len = kv_capacity_tokens(kv_cache, engine.max_num_batched_tokens, asked)
     notes = [*release_notes(engine), *switch_notes(engine)]
@@ -171,8 +171,9 @@ def kv_groups(spec: Model, block_size: int) -> tuple[tuple[KVGroupSpec, ...], in
     return (full,) * -(-whole // size) + (local,) * -(-windowed // size), size
 
 
-def _kv_cache(scenario: Scenario, spec: Model, plan: MemoryPlan | None) -> KVCacheConfig:
-    engine = scenario.engine
+def _kv_cache(
+    scenario: Scenario, engine: EngineSection, spec: Model, plan: MemoryPlan | None
+) -> KVCacheConfig:
     groups, layers = kv_groups(spec, engine.block_size)
     if plan is None:
         assert engine.num_gpu_blocks_override is not None

@@ -79,6 +79,13 @@ def release_notes(engine: EngineSection) -> list[str]:
     return notes
 
 
+def mirrored(engine: EngineSection) -> str:
+    """What every result says it mirrors."""
+    changed = len(changed_rules(engine))
+    but = f" with {changed} rule{'s' if changed > 1 else ''} changed" if changed else ""
+    return f"vLLM v{engine.version}{but}"
+
+
 def changed_rules(engine: EngineSection) -> dict[str, bool]:
     """The rules of the section that are not as in its release."""
     named = release(engine.version)

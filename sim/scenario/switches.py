@@ -76,7 +76,7 @@ def switch_faults(scenario: Scenario) -> Iterator[Fault]:
         off = type(engine).model_fields[name].default
         if getattr(engine, name) != off and not knows(engine.version, name):
             yield scenario.fault(
-                f"engine.{name}", f"vLLM has it since {first}, and engine.version is {engine.version}"
+                f"engine.{name}", f"known of vLLM since {first}; engine.version is {engine.version}"
             )
     times = [event.at_s for event in engine.pause_events]
     if times != sorted(times):
