@@ -70,12 +70,10 @@ def test_an_adaptive_threshold_shares_the_step_among_all_requests():
 
 
 def test_between_two_prefills_decodes_have_the_steps_of_the_interval_to_themselves():
-    """A second prompt in chunks of 511 tokens beside a decode: every step, or every fourth."""
-    work = burst(2, 1000, 20)
-    every = simulate(small_scenario(workload=work, max_num_seqs=2, long_prefill_token_threshold=100))
-    fourth = simulate(
-        small_scenario(workload=work, max_num_seqs=2, long_prefill_token_threshold=100, prefill_interval=4)
-    )
+    """A second prompt takes what one decode leaves of 100 tokens: in every step, or in every fourth."""
+    work = burst(2, 500, 60)
+    every = simulate(small_scenario(workload=work, max_num_batched_tokens=100))
+    fourth = simulate(small_scenario(workload=work, max_num_batched_tokens=100, prefill_interval=4))
     for result, gap in ((every, 1), (fourth, 4)):
         steps = result.steps
         beside = [i for i in range(len(steps)) if steps["prefill_tokens"][i] and steps["decode_tokens"][i]]
