@@ -15,13 +15,20 @@ from cost_models.gpus import Gpu, gpu
 
 @dataclass(frozen=True, slots=True)
 class EngineDefaults:
-    """What an engine assumes where the user sets nothing; `source` says how that is known."""
+    """What an engine assumes where the user sets nothing.
+
+    `source` says how that is known, `assumed` what of it is not stated anywhere at hand.
+    cuda_graphs_in_budget: whether the memory of CUDA graphs is taken from the share of the GPU that the
+    engine may fill, or from what lies beyond it.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     gpu_memory_utilization: float
     async_scheduling: bool
+    cuda_graphs_in_budget: bool
     source: str
+    assumed: str = ""
     block_size: int = 16
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
@@ -98,24 +105,29 @@ def engine_profile(version: str) -> EngineProfile:
 def engine_defaults(version: str, gpu_name: str | Gpu, entry_point: str = "server") -> EngineDefaults:
     """Default limits of `version` on a GPU for the `server` or the offline `llm` entry point.
 
-    GPUs of 70 GiB and more, except A100 parts, get the large limits.
+    Large GPUs (70 GiB and more, but no A100) have larger ones than the rest.
     """
     if entry_point not in ("server", "llm"):
         raise SpecError(f"entry point {entry_point!r}", ["expected server or llm"])
     part = gpu(gpu_name) if isinstance(gpu_name, str) else gpu_name
     row = entry_since("defaults", version)
-    large = part.memory_bytes >= 69.5 * GIB and not part.name.startswith(("a100", "a800"))
-    small_seqs = whole(row, "max_num_seqs_small", 256)
-    if large:
-        tokens = whole(subtable(row, "max_num_batched_tokens_large") or {}, entry_point)
-    else:
-        tokens = 2048 if entry_point == "server" else 8192
+    limits = subtable(row, "large" if _is_large(part) else "rest") or {}
     return EngineDefaults(
-        max_num_seqs=whole(row, "max_num_seqs_large") if large else small_seqs,
-        max_num_batched_tokens=tokens,
+        max_num_seqs=whole(limits, "max_num_seqs"),
+        max_num_batched_tokens=whole(limits, entry_point),
         gpu_memory_utilization=number(row, "gpu_memory_utilization"),
         async_scheduling=flag(row, "async_scheduling"),
+        cuda_graphs_in_budget=number(entry_since("memory", version), "cuda_graph_share") > 0,
         source=text(row, "source"),
+        assumed=text(row, "assumed"),
+    )
+
+
+def _is_large(part: Gpu) -> bool:
+    row = read_table("engines.toml")["large_gpus"]
+    small_ones = cast("list[str]", row["except"])
+    return part.memory_bytes >= number(row, "memory_gib") * GIB and not part.name.startswith(
+        tuple(small_ones)
     )
 
 
