@@ -103,8 +103,7 @@ class ModelAttention:
 
 
 def _expand_prefix_s(spec: Model, part: Gpu, heads: int, fitted: Calibration) -> float:
-    """MLA expands the latents of a cached prefix again for every chunk: seconds a prefix token, all layers.
-    """
+    """MLA expands the latents of a cached prefix again for every chunk: seconds a prefix token."""
     if not spec.mla:
         return 0.0
     elements = heads * (spec.mla.qk_nope_head_dim + spec.mla.v_head_dim)

@@ -20,12 +20,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from scheduler.kv_cache.plain import PlainKVCache
 from scheduler.output import EngineCoreOutputs, RequestOutput, SchedulerOutput
+from scheduler.policies import FcfsTail
 from scheduler.request import Request
 from scheduler.state import EngineState
 from scheduler.status import RequestStatus
+
+if TYPE_CHECKING:
+    from scheduler.scheduler import Scheduler
 
 Forecast = Callable[[Request], int]
 """An executor's announcement: how many of a request's next output tokens, those not yet appended, will each
@@ -52,8 +57,8 @@ class Member:
 class Cohort:
     """The members of one engine and their calendar. All counts are in tokens or steps.
 
-    `walk_one` is the scheduler's walk over a single running request; it must not preempt. `tail_is_victim`:
-    the victim is always the last running request, so preemption needs no look at the others.
+    If the victim is always the last running request, preemption needs no look at the others and is done
+    here; otherwise a step in which blocks could run out is left to the ordinary walk.
     """
 
     def __init__(
@@ -61,9 +66,7 @@ class Cohort:
         state: EngineState,
         kv_cache: PlainKVCache,
         forecast: Forecast,
-        walk_one: Callable[[Request, SchedulerOutput], bool],
-        *,
-        tail_is_victim: bool,
+        scheduler: Scheduler,
     ) -> None:
         self.size = 0
         self.clock = 0
@@ -76,8 +79,8 @@ class Cohort:
         self._pool = kv_cache.pool
         self._size = kv_cache.block_size
         self._forecast = forecast
-        self._walk_one = walk_one
-        self._tail_is_victim = tail_is_victim
+        self._scheduler = scheduler
+        self._tail_is_victim = type(scheduler.victim_policy) is FcfsTail
         self._ahead = state.config.async_scheduling
         self._entered = 0
         """The first base + _entered tokens of each member are entered in the prefix cache, block by block."""
@@ -112,7 +115,7 @@ class Cohort:
             self.dissolve()
             self._no_joins_before = clock + self._size
             return False
-        output.token_budget -= self.size
+        output.spend(self.size)
         if awake or self._seen or len(needy) > self._pool.free_queue.size:
             self._walk(awake, needy, output)
         elif needy:
@@ -155,7 +158,7 @@ class Cohort:
             member = request.member
             if member is None:
                 if request.status is RequestStatus.RUNNING:
-                    while not self._walk_one(request, output):
+                    while not self._scheduler.walk_one(request, output):
                         if self._preempt_tail(output) is request:
                             break
                 continue
@@ -173,7 +176,7 @@ class Cohort:
         victim = self._state.running.pop()
         if victim.member is not None:
             self.leave(victim)
-            output.token_budget += 1
+            output.spend(-1)
         self._state.preempt(victim)
         output.preempted.append(victim)
         return victim
@@ -227,9 +230,9 @@ class Cohort:
         if (
             not size
             or size != len(state.running)
-            or (state.waiting and size < state.config.max_num_seqs)
-            or size > (state.config.max_num_scheduled_tokens or state.config.max_num_batched_tokens)
-            or state.pause == 2
+            or state.pause
+            or (state.waiting and not self._scheduler.is_full())
+            or size > self._scheduler.token_budget
             or self._seen
             or any(output.requests for output in self.in_flight)
             or (self.in_flight and not self._ahead)
@@ -273,6 +276,7 @@ class Cohort:
                     i += 1
         self.clock += steps
         self._entered += steps
+        self._state.num_steps += steps
         self._state.finished_req_ids = set()
         return taken, evicted
 

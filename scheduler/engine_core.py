@@ -135,13 +135,7 @@ class EngineCore:
         self._scheduler = Scheduler(self.state, victim_policy, gates, self.bookkeeping, drafting)
         if forecast is not None and self._may_have_cohort(drafting):
             assert isinstance(kv_cache, PlainKVCache)
-            self.state.cohort = Cohort(
-                self.state,
-                kv_cache,
-                forecast,
-                self._scheduler.walk_one,
-                tail_is_victim=type(victim_policy) is FcfsTail,
-            )
+            self.state.cohort = Cohort(self.state, kv_cache, forecast, self._scheduler)
         self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
 
     def _may_have_cohort(self, drafting: Drafter) -> bool:

@@ -215,7 +215,7 @@ class Scheduler:
 
     def _admit_waiting(self, output: SchedulerOutput) -> None:
         state, waiting = self.state, self.state.waiting
-        while output.num_tokens_left > 0 and not self._is_full():
+        while output.num_tokens_left > 0 and not self.is_full():
             request = waiting.head(only_holders=state.pause == 1)
             if request is None:
                 break
@@ -243,7 +243,8 @@ class Scheduler:
         waiting.put_back()
         state.interval.end_pass(len(waiting))
 
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether no more requests may run."""
         num_running = len(self.state.running)
         if self.state.rules.idle_sessions_take_a_place:
             num_running += self.state.num_sessions_idle

@@ -1,16 +1,19 @@
 """From measured operator tables to a calibration: read them, hold some out, fit, and say how well it went."""
 
-from cost_models.fit.calibrate import calibrate, save_calibration
+from cost_models.fit.aiconfigurator import read_aiconfigurator
+from cost_models.fit.calibrate import CalibrationReport, calibrate, save_calibration
 from cost_models.fit.check import CheckReport, check_calibration
 from cost_models.fit.solver import FitOutcome
 from cost_models.fit.tables import OperatorTable, read_tables
 
 __all__ = [
+    "CalibrationReport",
     "CheckReport",
     "FitOutcome",
     "OperatorTable",
     "calibrate",
     "check_calibration",
+    "read_aiconfigurator",
     "read_tables",
     "save_calibration",
 ]

@@ -92,7 +92,7 @@ def residuals(table: OperatorTable, predicted: Floats) -> list[Residual]:
 
 
 def calibrate(
-    source: Path,
+    source: Path | Sequence[OperatorTable],
     gpu_name: str,
     *,
     date: str,
@@ -100,7 +100,7 @@ def calibrate(
     calibration_id: str | None = None,
     seed: int = 0,
 ) -> CalibrationReport:
-    """Fit all tables that `source` (a directory or one CSV) has on `gpu_name`.
+    """Fit all tables that `source` (a directory, one CSV, or tables as read) has on `gpu_name`.
 
     One shape in five is held out of every fit and measured by it. `date` and `description` (where the rows
     come from) go into the document. An operator whose fit fails is left out and named; CalibrationError if
@@ -111,7 +111,8 @@ def calibrate(
     failures: list[str] = []
     rows: list[Residual] = []
     parameters: dict[str, object] = {"whole_model": dataclasses.asdict(WHOLE_MODEL)}
-    for table in _merged(read_tables(source, part.name)):
+    tables = read_tables(source, part.name) if isinstance(source, Path) else source
+    for table in _merged([table for table in tables if table.gpu == part.name]):
         fitted_rows = _fittable(table)
         try:
             shape = form(table.operator, part)
@@ -125,7 +126,7 @@ def calibrate(
         rows += residuals(test, shape.predict(test, outcome.params))
         _place(parameters, table.operator, dataclasses.asdict(outcome.params))  # type: ignore[call-overload]
     if not outcomes:
-        raise CalibrationError(f"{source}: nothing could be fitted: " + "; ".join(failures))
+        raise CalibrationError(f"{part.name}: nothing could be fitted: " + "; ".join(failures))
     document: dict[str, object] = {
         "id": calibration_id or f"{part.name}/{date}",
         "gpu": part.name,

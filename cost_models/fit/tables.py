@@ -104,29 +104,51 @@ def read_tables(directory: Path, gpu_name: str | None = None) -> list[OperatorTa
 def _read_file(path: Path) -> list[OperatorTable]:
     with path.open(newline="", encoding="utf-8") as stream:
         reader = csv.DictReader(stream)
-        names = reader.fieldnames or ()
-        kind = next((k for k in KINDS if "us" in names and set(k.columns) <= set(names)), None)
+        kind = _kind(reader.fieldnames or ())
+        return _group(kind, list(reader), path.name, first_line=2) if kind else []
+
+
+def tables_from_rows(rows: Iterable[dict[str, str]], source: str) -> list[OperatorTable]:
+    """Tables from rows that each have the columns of one kind, `us` and `gpu`; `source` names them in
+    errors.
+    """
+    by_kind: dict[str, tuple[Kind, list[dict[str, str]]]] = {}
+    for row in rows:
+        kind = _kind(row)
         if kind is None:
-            return []
-        rows = list(reader)
+            raise CalibrationError(f"{source}: a row with columns {', '.join(row)} is no operator")
+        by_kind.setdefault(kind.name, (kind, []))[1].append(row)
+    return [table for kind, members in by_kind.values() for table in _group(kind, members, source)]
+
+
+def _kind(columns: Iterable[str]) -> Kind | None:
+    names = set(columns)
+    return next((kind for kind in KINDS if "us" in names and set(kind.columns) <= names), None)
+
+
+def _group(
+    kind: Kind, rows: Iterable[dict[str, str]], source: str, first_line: int = 1
+) -> list[OperatorTable]:
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for line, row in enumerate(rows, start=2):
+    for line, row in enumerate(rows, start=first_line):
         try:
-            key = _operator(kind, row, path), _gpu(row, path)
+            key = _operator(kind, row, source), _gpu(row, source)
         except (UnknownNameError, KeyError) as fault:
-            raise CalibrationError(f"{path.name}:{line}: {fault}") from fault
+            raise CalibrationError(f"{source}:{line}: {fault}") from fault
         if key[0]:
-            groups.setdefault((key[0], key[1]), []).append(row)
-    return [_table(kind, operator, part, members, path) for (operator, part), members in groups.items()]
+            groups.setdefault(key, []).append(row)
+    return [_table(kind, operator, part, members, source) for (operator, part), members in groups.items()]
 
 
-def _operator(kind: Kind, row: dict[str, str], path: Path) -> str:
+def _operator(kind: Kind, row: dict[str, str], source: str) -> str:
     """Operator that a row measures; "" for rows that no formula here covers."""
+    stem = source.removesuffix(".csv")
     if kind.name == "gemm":
-        return _product_of(row.get("dtype") or path.stem.rsplit("_", 1)[-1])
+        return _product_of(row.get("dtype") or stem.rsplit("_", 1)[-1])
     if kind.name == "attention":
-        decode = "decode" in path.stem if re.search("decode|prefill", path.stem) else row["q"] == "1"
-        return "attn_decode" if decode else "attn_prefill"
+        named = re.search("decode|prefill", row.get("phase") or stem)
+        phase = named.group() if named else "decode" if row["q"] == "1" else "prefill"
+        return f"attn_{phase}"
     if kind.name == "collective":
         if row["impl"] == "nccl":
             return f"nccl.{row['op']}"
@@ -145,9 +167,9 @@ def _product_of(dtype: str) -> str:
     return f"gemm.{'bf16' if compute == 'fp16' else compute}"
 
 
-def _gpu(row: dict[str, str], path: Path) -> str:
+def _gpu(row: dict[str, str], source: str) -> str:
     named = row.get("gpu") or row.get("system")
-    return _named_gpu(named) if named else _gpu_in_file_name(path.stem)
+    return _named_gpu(named) if named else _gpu_in_file_name(source.removesuffix(".csv"))
 
 
 @cache
@@ -165,7 +187,9 @@ def _gpu_in_file_name(stem: str) -> str:
     raise UnknownNameError("gpu", stem, [])
 
 
-def _table(kind: Kind, operator: str, part: str, rows: Sequence[dict[str, str]], path: Path) -> OperatorTable:
+def _table(
+    kind: Kind, operator: str, part: str, rows: Sequence[dict[str, str]], source: str
+) -> OperatorTable:
     columns: dict[str, Floats] = {}
     labels: dict[str, tuple[str, ...]] = {}
     for name in dict.fromkeys((*kind.columns, *kind.shape, "us")):
@@ -178,6 +202,6 @@ def _table(kind: Kind, operator: str, part: str, rows: Sequence[dict[str, str]],
         labels["topology"] = tuple(row["system"] for row in rows)
     seconds = columns.pop("us", np.zeros(0)) * 1e-6
     if len(seconds) != len(rows) or np.any(~np.isfinite(seconds)) or np.any(seconds <= 0.0):
-        raise CalibrationError(f"{path.name}: column `us` must hold positive times in microseconds")
+        raise CalibrationError(f"{source}: column `us` must hold positive times in microseconds")
     held_out = np.array([is_held_out(row[name] for name in kind.shape) for row in rows], dtype=np.bool_)
-    return OperatorTable(operator, part, columns, labels, seconds, held_out, path.name)
+    return OperatorTable(operator, part, columns, labels, seconds, held_out, source)

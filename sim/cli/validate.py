@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class Part(StrEnum):
+    """Which part of the runs."""
+
+    ALL = "all"
+    FITTED = "fitted"
+    HELD_OUT = "held-out"
 
 
 def validate(
@@ -18,7 +27,7 @@ def validate(
     gpu: Annotated[list[str] | None, typer.Option(help="only GPUs like this")] = None,
     engine_gen: Annotated[list[str] | None, typer.Option(help="only this generation: V0, V1")] = None,
     run_id: Annotated[list[str] | None, typer.Option(help="only runs like this")] = None,
-    part: Annotated[str, typer.Option(help="all, fitted or held-out")] = "all",
+    part: Annotated[Part, typer.Option(help="rows that constants were fitted to, or held out")] = Part.ALL,
     assign: Annotated[
         list[str] | None,
         typer.Option("--set", help="column=value for every run, such as gpu=h100-sxm or max_num_seqs=256"),
@@ -26,6 +35,10 @@ def validate(
     limit: Annotated[int | None, typer.Option(min=1, help="only the first requests of each run")] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="processes")] = 1,
     out: Annotated[Path, typer.Option(help="folder of validation.csv, figures")] = Path("runs/validate"),
+    bands: Annotated[
+        Path | None,
+        typer.Option(help="also write the errors by kind of run here: the bands shown with predictions"),
+    ] = None,
     figures: Annotated[bool, typer.Option(help="draw measured and simulated latencies")] = True,
 ) -> None:
     """Simulate measured runs of real engines and report the errors.
@@ -35,6 +48,7 @@ def validate(
     assumed and what could not be simulated. A result file does not say what it ran on: give it with --set.
     """
     from sim.experiments.validate import Outcome, Selection, read_jobs, replay_all
+    from sim.experiments.validate.bands import write_bands
     from sim.experiments.validate.error_report import error_lines, final_lines, write_csv
     from sim.experiments.validate.overlays import write_overlays
 
@@ -45,7 +59,7 @@ def validate(
         gpus=gpu or (),
         generations=engine_gen or (),
         run_ids=run_id or (),
-        part=part,
+        part=part.value,
         limit_requests=limit,
     )
     work, remarks = read_jobs(file, selection, columns, keep_latencies=figures)
@@ -59,11 +73,16 @@ def validate(
     outcomes = replay_all(work, jobs, show)
     out.mkdir(parents=True, exist_ok=True)
     write_csv(out / "validation.csv", outcomes)
+    if bands is not None:
+        command = f"dryserve validate {file.name} --quality {quality} --bands {bands.name}"
+        write_bands(bands, outcomes, command)
     drawn = write_overlays(outcomes, out / "figures") if figures else []
     simulated = sum(1 for outcome in outcomes if outcome.reason is None)
-    print(f"{file}: {simulated} of {len(work)} runs simulated")
+    typer.echo(f"{file}: {simulated} of {len(work)} runs simulated")
     for line in [*remarks, "", *error_lines(outcomes)]:
-        print(line)
-    print(f"written: {out / 'validation.csv'}" + (f", {len(drawn)} figures" if drawn else ""))
+        typer.echo(line)
+    typer.echo(f"written: {out / 'validation.csv'}" + (f", {len(drawn)} figures" if drawn else ""))
     for line in final_lines(outcomes):
-        print(line)
+        typer.echo(line)
+    if not simulated:
+        raise typer.Exit(1)

@@ -1,20 +1,37 @@
-"""Order and exactness of events on the SimPy clock.
+"""Order and exactness of events: what makes a run independent of how many of its steps are taken at once.
 
-Two rules make a run independent of how it is carried out, step by step or many steps at once:
-
-* what engines do at a moment comes before what the outside world does at the same moment: arrivals, answers
-  to clients and wake-ups are *late* events;
-* a sleep of many steps ends at exactly the time at which the last of the single sleeps would have ended.
+* What engines do at a moment comes before what the outside world does at the same moment: arrivals, answers
+  to clients and wake-ups are *late* events.
+* A sleep over many steps ends at the time at which the last of the single sleeps would have ended, to the
+  last bit. No delay from now may give that time in floating point, so such a sleep is set by its end.
 """
 
 from __future__ import annotations
 
-from math import inf, nextafter
+from heapq import heappush
 
 from simpy import Environment, Event
-from simpy.events import EventPriority
+from simpy.events import NORMAL, EventPriority
 
 _LATE = EventPriority(2)
+
+
+class Alarm(Event):
+    """An event that comes at exactly `at_s`."""
+
+    def __init__(self, env: Clock, at_s: float) -> None:
+        super().__init__(env)
+        self._ok = True
+        self._value = None
+        env.schedule_at(self, at_s)
+
+
+class Clock(Environment):
+    """A SimPy environment in which events can also be set to a time."""
+
+    def schedule_at(self, event: Event, at_s: float) -> None:
+        """Let a triggered event come at exactly `at_s`, which must not have passed."""
+        heappush(self._queue, (at_s, NORMAL, next(self._eid), event))
 
 
 class LateEvent(Event):
@@ -31,13 +48,3 @@ class LateEvent(Event):
 def late_timeout(env: Environment, delay_s: float, value: object = None) -> LateEvent:
     """A late event `delay_s` from now."""
     return LateEvent(env).succeed(value, delay_s)
-
-
-def delay_until(now_s: float, at_s: float) -> float:
-    """The delay with which an event set at `now_s` comes at exactly `at_s`, in floating point."""
-    delay_s = at_s - now_s
-    while now_s + delay_s < at_s:
-        delay_s = nextafter(delay_s, inf)
-    while now_s + delay_s > at_s:
-        delay_s = nextafter(delay_s, 0.0)
-    return delay_s

@@ -16,7 +16,7 @@ from collections.abc import Generator
 from simpy import Event
 
 from cost_models import StepCost
-from sim.cluster.clock import delay_until
+from sim.cluster.clock import Alarm
 from sim.cluster.replica import BOUND_INDEX, Batch, Replica
 
 _FEWEST_STEPS = 2
@@ -51,7 +51,7 @@ class PlannedReplica(Replica):
 
     def run(self) -> Generator[Event, object, None]:
         """The SimPy process: as the plain one, but for the plans."""
-        env, engine, in_flight = self._env, self.engine, self._in_flight
+        env, engine, in_flight = self._env, self._engine, self._in_flight
         while True:
             if len(in_flight) == self._depth - 1 and self._make_plan():
                 yield self._sleep()
@@ -70,11 +70,11 @@ class PlannedReplica(Replica):
 
     def _make_plan(self) -> bool:
         """Work out the coming turns, if there are any to be sure of."""
-        steps = self.engine.steps_ahead(self._reach)
+        steps = self._engine.steps_ahead(self._reach)
         if steps < _FEWEST_STEPS:
             return False
         plan = self._plan = Plan()
-        num_decodes, context, longest = self.engine.steady_sums()
+        num_decodes, context, longest = self._engine.steady_sums()
         now, host_free_s = self._env.now, self._host_free_s
         entry_s, end_s = self._gpu.entry_s, self._gpu.last_end_s
         ends = [batch.end_s for batch in self._in_flight]
@@ -99,8 +99,7 @@ class PlannedReplica(Replica):
 
     def _sleep(self) -> Event:
         assert self._plan is not None
-        now = self._env.now
-        self._alarm = self._env.timeout(delay_until(now, self._plan.update_s[-1]))
+        self._alarm = Alarm(self._env, self._plan.update_s[-1])
         return self._alarm
 
     def _finish_plan(self) -> None:
@@ -124,8 +123,8 @@ class PlannedReplica(Replica):
         if complete < last:
             assert self._alarm is not None
             assert self._alarm.callbacks is not None
-            now = self._env.now
-            alarm = self._env.timeout(delay_until(now, plan.update_s[complete]))
+            alarm = Alarm(self._env, plan.update_s[complete])
+            assert alarm.callbacks is not None
             alarm.callbacks += self._alarm.callbacks
             self._alarm.callbacks.clear()
             self._alarm = alarm
@@ -147,7 +146,7 @@ class PlannedReplica(Replica):
         self._schedule(plan.scheduled_s[complete])
 
     def _take(self, plan: Plan, complete: int) -> None:
-        engine, kv, in_flight = self.engine, self.engine.kv_cache, self._in_flight
+        engine, kv, in_flight = self._engine, self._engine.kv_cache, self._in_flight
         used, cached = kv.num_used_blocks, kv.num_cached_free_blocks
         num_steady, num_running, num_waiting = engine.num_steady, engine.num_running, engine.num_waiting
         taken, evicted = engine.advance(complete)

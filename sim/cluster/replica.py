@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from simpy import Environment, Event
+from simpy import Event
 
 from cost_models.shapes import BOUNDS
 from scheduler import EngineCore, FinishReason, KVReport, Request, SchedulerOutput
-from sim.cluster.clock import LateEvent, late_timeout
+from sim.cluster.clock import Clock, LateEvent, late_timeout
 from sim.cluster.gpu import GpuQueue
 from sim.cluster.host_offload import HostOffload
 from sim.cluster.model_runner import ModelRunner
@@ -49,7 +49,7 @@ class Replica:
 
     def __init__(
         self,
-        env: Environment,
+        env: Clock,
         index: int,
         engine: EngineCore,
         timer: StepTimer,
@@ -65,7 +65,7 @@ class Replica:
         check: Callable[[Replica, Batch], None] | None = None,
     ) -> None:
         self.index = index
-        self.engine = engine
+        self._engine = engine
         self.requests: dict[int, Request] = {}
         self._env = env
         self._timer = timer
@@ -88,6 +88,13 @@ class Replica:
         self._unrecorded_preemptions = 0
 
     @property
+    def engine(self) -> EngineCore:
+        """The engine as of now, with every request's own counts up to date."""
+        self.settle()
+        self._engine.settle()
+        return self._engine
+
+    @property
     def num_outstanding(self) -> int:
         """Requests sent here that have not ended."""
         return len(self.requests)
@@ -107,14 +114,14 @@ class Replica:
 
     def _add(self, request: Request) -> None:
         self.settle()
-        self.engine.add_request(request)
+        self._engine.add_request(request)
         if self._wake_up is not None:
             self._wake_up.succeed()
             self._wake_up = None
 
     def run(self) -> Generator[Event, object, None]:
         """The SimPy process: step for ever, asleep while there is nothing to do."""
-        env, engine, in_flight = self._env, self.engine, self._in_flight
+        env, engine, in_flight = self._env, self._engine, self._in_flight
         while True:
             scheduled = len(in_flight) < self._depth and engine.has_work() and self._schedule(env.now)
             if scheduled and len(in_flight) < self._depth:
@@ -138,7 +145,7 @@ class Replica:
 
     def stop(self) -> None:
         """The clock has stopped: what has not happened by now does not happen."""
-        self.engine.settle()
+        self._engine.settle()
 
     def _report(self) -> KVReport | None:
         """What the connector has to tell the engine now."""
@@ -149,7 +156,7 @@ class Replica:
 
     def _schedule(self, now: float) -> bool:
         """Form the next batch at time `now` and hand it to the GPU; false if there is nothing in it."""
-        engine = self.engine
+        engine = self._engine
         if self._offload is not None:
             self._offload.now_s, self._offload.gpu_free_s = now, self._gpu.last_end_s
         output = engine.schedule()
@@ -194,7 +201,7 @@ class Replica:
 
     def _update(self, batch: Batch) -> None:
         """The batch has ended: from now on its tokens exist."""
-        engine, step = self.engine, self._steps.num_steps
+        engine, step = self._engine, self._steps.num_steps
         self._steps.append((batch.start_s, self._env.now, *batch.row))
         num_steady, steady_ids = engine.num_steady, engine.steady_ids
         entries = engine.update(batch.output, self._model.sample(batch.output), self._report()).entries

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simpy import Environment
-
 from scheduler import EngineCore, FinishReason, KVCacheConfig, Request, SchedulerConfig
 from scheduler.engine_core import RELEASE_0_16
 from scheduler.policies import AnyWaitingOrder, VictimPolicy
 from scheduler.release import Release
 from sim.cluster.capacity import kv_capacity_tokens
+from sim.cluster.clock import Clock
 from sim.cluster.host_offload import HostOffload, OffloadSpec
 from sim.cluster.laws import LawChecks
 from sim.cluster.load_generator import LoadGenerator
@@ -77,7 +76,7 @@ class World:
         self.recorder = Recorder(len(workload.table), num_replicas, keep_steps=keep_steps, warmup_s=warmup_s)
         self.rejections: Counter[str] = Counter()
         self.stuck: StuckError | None = None
-        self._env = Environment()
+        self._env = Clock()
         self._table = workload.table
         self._ignore_eos = workload.ignore_eos
         self._config = spec.scheduler

@@ -13,8 +13,12 @@ from sim.conformance import conform, render
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["cohort", "plain"])
 @pytest.mark.parametrize(("release", "cases", "steps"), [("0.16.0", 246, 40826), ("0.33.0", 306, 44724)])
-def test_every_recorded_run_of_a_release_is_identical(release: str, cases: int, steps: int) -> None:
-    report = conform([GOLDEN / release])
+def test_every_recorded_run_of_a_release_is_identical(
+    release: str, cases: int, steps: int, plain: bool
+) -> None:
+    """With requests in steady decode taken together, and with every request walked over in every step."""
+    report = conform([GOLDEN / release], plain=plain)
     assert render(report).splitlines()[-1] == f"conform: {cases} of {cases} cases identical ({steps} steps)"
     assert report.passed

@@ -63,8 +63,9 @@ def test_host_times_are_never_negative_and_name_their_source():
 
 
 def test_the_front_end_of_0_23_takes_five_to_nine_milliseconds():
-    """Measured with the lag of asynchronous scheduling taken into account."""
-    assert 5e-3 <= engine_profile("0.23.0").frontend_s <= 9e-3
+    """Measured with the lag of asynchronous scheduling taken into account, at some 20 requests in flight."""
+    profile = engine_profile("0.23.0")
+    assert 5e-3 <= profile.frontend_s + 20 * profile.frontend_stream_s <= 9e-3
 
 
 def test_captured_sizes_grow_by_8_then_by_16():

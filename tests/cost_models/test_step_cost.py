@@ -1,5 +1,4 @@
-"""What a step costs: laws that any engine obeys, floors that none gets below, and steps that were measured.
-"""
+"""What a step costs: laws that every engine obeys, floors that none gets below, steps that were measured."""
 
 import dataclasses
 import inspect
@@ -223,8 +222,7 @@ def test_verifying_drafts_costs_less_than_decoding_them():
 
 
 def test_experts_spread_over_two_engines_read_half_of_them_each():
-    """Mixtral over 2 GPUs, experts whole: 4 experts a GPU; many tokens touch all 4, against 8 half experts.
-    """
+    """Mixtral over 2 GPUs, experts whole: 4 experts a GPU; many tokens touch all 4, or 8 halves."""
     sliced = StepCostModel.build("mistralai/Mixtral-8x7B-v0.1", "h100-sxm", Parallelism(2))
     spread = StepCostModel.build("mistralai/Mixtral-8x7B-v0.1", "h100-sxm", Parallelism(2, expert=2))
     shape = decodes(64, 100)

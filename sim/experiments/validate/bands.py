@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import cast
 
 from cost_models import CostModelError, gpu, model
@@ -19,7 +20,7 @@ from sim.experiments.validate.replay import Outcome
 from sim.experiments.validate.scoring import Comparison, summarize_errors
 from sim.scenario import Scenario
 
-__all__ = ["BANDED", "Band", "Kind", "error_band", "make_bands", "nearest_band"]
+__all__ = ["BANDED", "Band", "Kind", "error_band", "make_bands", "nearest_band", "write_bands"]
 
 #: The metrics that a band is given for: those shown first wherever results are shown.
 BANDED = ("out_tput_tok_s", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean", "e2e_p99")
@@ -139,6 +140,18 @@ def make_bands(outcomes: Iterable[Outcome], command: str) -> dict[str, object]:
         if kept:
             bands[name] = kept
     return {"command": command, "columns": ["median %", "p90 %", "rows"], "bands": bands}
+
+
+def write_bands(path: Path, outcomes: Iterable[Outcome], command: str) -> None:
+    """Write `make_bands` as JSON, one kind a line."""
+    made = make_bands(outcomes, command)
+    rows = [
+        f"  {json.dumps(kind)}: {json.dumps(errors)}"
+        for kind, errors in cast("dict[str, object]", made["bands"]).items()
+    ]
+    head = [f" {json.dumps(name)}: {json.dumps(made[name])}," for name in ("command", "columns")]
+    text = "\n".join(["{", *head, ' "bands": {', ",\n".join(rows), " }", "}"])
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 @cache

@@ -57,7 +57,7 @@ def final_lines(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def write_csv(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """One comparison a line; `part` tells the half that was held out, `assumed` what the run rests on."""
+    """One comparison a line; `part` tells the third that was held out, `assumed` what the run rests on."""
     with path.open("w", encoding="utf-8", newline="") as handle:
         writer = csv.writer(handle, lineterminator="\n")
         writer.writerow(CSV_COLUMNS)

@@ -91,7 +91,7 @@ def _replay(job: Job) -> Outcome:
     try:
         traffic = _traffic(job)
         setup = build_setup(run, traffic)
-        result = _simulate(setup, traffic, keep_steps=job.keep_latencies)
+        result = _simulate(setup, traffic, keep_steps=False)
         simulated, latencies = observe(
             result.requests,
             result.summary,

@@ -1,0 +1,172 @@
+"""Planned steps are the single steps: every record of a run is the same to the last bit, planned or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+
+from cost_models import StepCostModel, StepShape
+from scheduler import KVCacheConfig, Request, SchedulerConfig
+from sim.cluster.clock import Alarm, Clock
+from sim.cluster.planned import PlannedReplica
+from sim.cluster.replica import Replica
+from sim.cluster.router import ROUTERS, Router
+from sim.cluster.world import ReplicaSpec, World
+from sim.workload import Workload
+from tests.cluster.helpers import FixedTimer, make_table
+
+
+class LeastUsed:
+    """A router that looks into the engines: fewest waiting, then running, then blocks in use."""
+
+    def choose(self, request: Request, replicas: Sequence[Any]) -> int:
+        def load(index: int) -> tuple[int, int, int, int]:
+            engine = replicas[index].engine
+            known = sum(r.num_computed_tokens for r in engine.running)
+            return (engine.num_waiting, engine.num_running, engine.kv_cache.num_used_blocks, known)
+
+        return min(range(len(replicas)), key=load)
+
+
+def both(make: Callable[[bool], World], horizon_s: float | None = None) -> None:
+    """Run a world in both ways and compare everything it leaves behind."""
+    worlds = [make(plain) for plain in (True, False)]
+    assert type(worlds[0].replicas[0]) is Replica
+    assert type(worlds[1].replicas[0]) is PlannedReplica
+    clocks = [world.run(horizon_s) for world in worlds]
+    assert clocks[0] == clocks[1]
+    for one, two in zip(*(world.recorder.steps for world in worlds), strict=True):
+        for plain, planned in zip(one.kept(), two.kept(), strict=True):
+            np.testing.assert_array_equal(plain, planned)
+    log, planned_log = (world.recorder.requests for world in worlds)
+    for name, column in vars(log).items():
+        np.testing.assert_array_equal(column, getattr(planned_log, name), err_msg=name)
+    for plain, planned in zip(*(world.recorder.token_times() for world in worlds), strict=True):
+        np.testing.assert_array_equal(plain, planned)
+    for one, two in zip(*([replica.engine for replica in world.replicas] for world in worlds), strict=True):
+        assert list(one.kv_cache.pool.free_queue) == list(two.kv_cache.pool.free_queue)
+        assert one.kv_cache.pool.key_of_block == two.kv_cache.pool.key_of_block
+        assert one.prefix_cache_stats == two.prefix_cache_stats
+        assert one.kv_cache.num_evictions == two.kv_cache.num_evictions
+
+
+def lengths(seed: int, n: int) -> dict[str, Sequence[int]]:
+    rng = np.random.default_rng(seed)
+    return {"prompt": rng.integers(1, 90, n).tolist(), "output": rng.integers(1, 60, n).tolist()}
+
+
+def uneven(shape: StepShape) -> float:
+    """Step times whose sums round: what a real model gives."""
+    return 0.0071 + 0.00013 * shape.num_tokens + 1.7e-6 * shape.decode_context_tokens
+
+
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(
+    seed=st.integers(0, 1 << 30),
+    n=st.integers(1, 40),
+    gap_s=st.sampled_from([0.0, 0.01, 0.1, 0.5, 2.0]),
+    ticks=st.booleans(),
+    even=st.booleans(),
+    host_s=st.sampled_from([0.0, 0.003, 0.03]),
+    stages=st.sampled_from([1, 1, 1, 2]),
+    ahead=st.booleans(),
+    front_end_s=st.sampled_from([0.0, 0.0, 0.013]),
+    max_concurrency=st.sampled_from([None, None, 1, 7]),
+    num_replicas=st.sampled_from([1, 2, 3]),
+    router=st.sampled_from([*ROUTERS, "looks"]),
+    num_blocks=st.sampled_from([14, 24, 60, 400]),
+    seqs=st.sampled_from([2, 8, 64]),
+    budget=st.sampled_from([16, 64, 2048]),
+    ignore_eos=st.booleans(),
+    horizon_s=st.sampled_from([None, None, 0.5, 3.0]),
+)
+def test_random_worlds_leave_the_same_records(
+    seed: int,
+    n: int,
+    gap_s: float,
+    ticks: bool,
+    even: bool,
+    host_s: float,
+    stages: int,
+    ahead: bool,
+    front_end_s: float,
+    max_concurrency: int | None,
+    num_replicas: int,
+    router: str,
+    num_blocks: int,
+    seqs: int,
+    budget: int,
+    ignore_eos: bool,
+    horizon_s: float | None,
+) -> None:
+    rng = np.random.default_rng(seed)
+    arrivals = np.cumsum(rng.exponential(1.0, n)) * gap_s
+    if ticks:  # arrivals and steps then fall on the same moments
+        arrivals = np.round(arrivals / 0.125) * 0.125
+    table = make_table(arrivals.tolist(), **lengths(seed, n))
+
+    def make(plain: bool) -> World:
+        timer = FixedTimer(0.125 if even else uneven, host_s, num_stages=stages)
+        config = SchedulerConfig(
+            max_num_seqs=seqs, max_num_batched_tokens=budget, max_model_len=200, async_scheduling=ahead
+        )
+        spec = ReplicaSpec(
+            config, KVCacheConfig(num_blocks, 16), timer, num_stages=stages, front_end_s=front_end_s
+        )
+        workload = Workload(
+            table,
+            "open" if max_concurrency is None else "closed",
+            max_concurrency=max_concurrency,
+            ignore_eos=ignore_eos,
+        )
+        routing: Router = LeastUsed() if router == "looks" else ROUTERS[router](np.random.default_rng(seed))
+        return World(workload, spec, routing, num_replicas=num_replicas, plain=plain)
+
+    both(make, horizon_s)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_real_cost_model_gives_the_same_records(ahead: bool) -> None:
+    rng = np.random.default_rng(1)
+    n = 150
+    table = make_table(
+        np.cumsum(rng.exponential(0.1, n)).tolist(),
+        prompt=rng.integers(4, 900, n).tolist(),
+        output=rng.integers(2, 300, n).tolist(),
+    )
+    timer = StepCostModel.build("meta-llama/Llama-3.1-8B", "h100-sxm", async_scheduling=ahead)
+    config = SchedulerConfig(max_model_len=4096, async_scheduling=ahead)
+
+    def make(plain: bool) -> World:
+        spec = ReplicaSpec(config, KVCacheConfig(900, 16), timer, front_end_s=0.0123)
+        return World(Workload(table), spec, ROUTERS["round_robin"](rng), plain=plain)
+
+    both(make)
+
+
+def test_steady_decode_costs_few_events() -> None:
+    """One request of a thousand tokens: a sleep for every so many steps, not for each."""
+    world = World(
+        Workload(make_table([0.0], output=1000)),
+        ReplicaSpec(SchedulerConfig(max_model_len=2000), KVCacheConfig(200, 16), FixedTimer(1.0)),
+        ROUTERS["round_robin"](np.random.default_rng(0)),
+    )
+    assert world.run() == 1000.0
+    assert world.recorder.steps[0].num_steps == 1000
+    assert next(world._env._eid) < 50
+
+
+def test_a_sleep_can_end_at_a_time_that_no_delay_gives() -> None:
+    """From 0.02439 every delay leads to half a unit in the last place, and such sums round to even."""
+    now, at = 0.024390000000000002, 0.10806150000000002
+    delay = at - now
+    assert now + np.nextafter(delay, 0) < at < now + np.nextafter(delay, 1)
+    assert now + delay != at
+    clock = Clock(now)
+    clock.run(Alarm(clock, at))
+    assert clock.now == at
