@@ -8,16 +8,20 @@ release with `with_rules`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 RECORDED = ("0.16.0", "0.33.0")
 """The releases whose recorded runs are replayed in full."""
 
+_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?((?:\.\d+)*(?:[.+-]?[A-Za-z]\S*|\+\S*)?)")
+_T = TypeVar("_T")
 
-def _since(version: str) -> Any:
-    """A rule that does not hold before `version`."""
-    return field(default=False, metadata={"since": version})
+
+def _since(version: str, *, before: object = False, after: object = True) -> Any:
+    """A rule that is `before` up to `version` and `after` from it on."""
+    return field(default=before, metadata={"since": version, "after": after})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +108,16 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Switches that a release sets unless told otherwise."""
+    """Settings that a release takes unless told otherwise."""
 
-    reserve_full_prompt: bool
-    window_retention_tokens: int | None
-    lookahead_hashes: bool
-    kv_load_failure_policy: Literal["recompute", "fail"]
+    reserve_full_prompt: bool = _since("0.23.0")
+    """Admission needs room for the whole prompt, not only for its next chunk."""
+    window_retention_tokens: int | None = _since("0.23.0", before=None, after=0)
+    """Which of the blocks of window groups that a hit can use enter the cache (see `KVCacheConfig`)."""
+    lookahead_hashes: bool = _since("0.33.0")
+    """Hashes cover the tokens that a drafter reads ahead, so that it need not give up the last hit block."""
+    kv_load_failure_policy: Literal["recompute", "fail"] = _since("0.33.0", before="recompute", after="fail")
+    """What becomes of a request whose KV could not be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,45 +132,62 @@ class Release:
     defaults: Defaults
     note: str | None = None
 
-    def with_rules(self, **rules: bool) -> Release:
-        """The same release with single rules set otherwise."""
-        changed = ", ".join(f"{name}={value}" for name, value in rules.items())
-        return replace(self, rules=replace(self.rules, **rules), note=f"{self.version} with {changed}")
+    def with_rules(self, **changed: bool) -> Release:
+        """The same release with single rules, or defaults that are on or off, set otherwise."""
+        rules = {name: value for name, value in changed.items() if hasattr(self.rules, name)}
+        defaults = {name: value for name, value in changed.items() if name not in rules}
+        return replace(
+            self,
+            rules=replace(self.rules, **rules),
+            defaults=replace(self.defaults, **defaults),  # type: ignore[arg-type]  # those that are on or off
+        )
 
 
 def release(version: str) -> Release:
-    """The release of a version, "0.33.0" or "0.33".
+    """The release of a version, such as "0.33.0", "0.33" or "0.33.0rc1".
 
     Versions that are not recorded take the rules they had by date; outside the recorded range the nearest
     release stands in. Both say so in `note`. `ValueError` if this is no version.
     """
-    number = _parse(version)
-    first, last = _parse(RECORDED[0]), _parse(RECORDED[-1])
+    number = parse_version(version)
+    first, last = parse_version(RECORDED[0]), parse_version(RECORDED[-1])
     nearest = min(max(number, first), last)
-    note = None
+    name, note = ".".join(map(str, nearest)), None
     if number != nearest:
-        note = f"vLLM {version} is not known; it is taken for {'.'.join(map(str, nearest))}"
-    elif number not in map(_parse, RECORDED):
+        note = f"the decisions of vLLM {version} are not known; those of {name} stand in"
+    elif name not in RECORDED:
         note = (
             f"vLLM {version} lies between the recorded releases {' and '.join(RECORDED)}; "
             "it has the rules that are dated up to it"
         )
-    rules = Rules(**{rule.name: nearest >= _parse(rule.metadata["since"]) for rule in fields(Rules)})
-    return Release(version, rules, _defaults(nearest), note)
+    elif _suffix(version):
+        note = f"vLLM {version} is taken for the release {name}"
+    return Release(version, _as_of(Rules, nearest), _as_of(Defaults, nearest), note)
 
 
-def _defaults(number: tuple[int, ...]) -> Defaults:
-    return Defaults(
-        reserve_full_prompt=number >= (0, 23),
-        window_retention_tokens=0 if number >= (0, 23) else None,
-        lookahead_hashes=number >= (0, 33),
-        kv_load_failure_policy="fail" if number >= (0, 33) else "recompute",
+def parse_version(version: str) -> tuple[int, int, int]:
+    """Numbers of a version, for comparing; what follows the third number does not count.
+
+    `ValueError` if this is no version.
+    """
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        raise ValueError(f"{version!r} is not a version like {RECORDED[-1]}")
+    return int(found[1]), int(found[2]), int(found[3] or 0)
+
+
+def _suffix(version: str) -> str:
+    found = _VERSION.fullmatch(version)
+    return found[4] if found else ""
+
+
+def _as_of(kind: type[_T], number: tuple[int, int, int]) -> _T:
+    """Each value of `kind` as it was in that version."""
+    return kind(
+        **{
+            each.name: each.metadata["after"]
+            if number >= parse_version(each.metadata["since"])
+            else each.default
+            for each in fields(kind)  # type: ignore[arg-type]
+        }
     )
-
-
-def _parse(version: str) -> tuple[int, ...]:
-    try:
-        major, minor, *patch = (int(part) for part in version.removeprefix("v").split(".")[:3])
-    except ValueError:
-        raise ValueError(f"{version!r} is not a version like {RECORDED[-1]}") from None
-    return (major, minor, patch[0] if patch else 0)

@@ -23,7 +23,6 @@ from cost_models import (
 )
 from cost_models.memory import kv_bytes_per_token
 from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig
-from scheduler.release import release as find_release
 from sim.cluster.capacity import kv_capacity_tokens
 from sim.cluster.world import ReplicaSpec
 from sim.errors import InputError
@@ -31,6 +30,8 @@ from sim.policy_setup import engine_policies, offload_spec
 from sim.scenario import Scenario
 from sim.scenario.checks import resolved_engine
 from sim.scenario.engine import EngineSection
+from sim.scenario.rules import release_notes, release_of
+from sim.scenario.switches import PAUSE_LEVELS, switch_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,10 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
                 block_size=engine.block_size,
                 enforce_eager=engine.enforce_eager,
             )
-    kv_cache = _kv_cache(scenario, spec, plan)
+    kv_cache = _kv_cache(scenario, engine, spec, plan)
     asked = engine.max_model_len
     max_model_len = kv_capacity_tokens(kv_cache, engine.max_num_batched_tokens, asked)
-    release = find_release(engine.version)
-    notes = [release.note] if release.note else []
+    notes = [*release_notes(engine), *switch_notes(engine)]
     if max_model_len < 2:
         fault = scenario.fault(
             "engine.num_gpu_blocks_override", f"{kv_cache.num_blocks} KV blocks cannot hold two tokens"
@@ -125,6 +125,10 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
         watermark=engine.watermark,
         reserve_full_prompt=engine.reserve_full_prompt,
         async_scheduling=engine.async_scheduling,
+        max_num_scheduled_tokens=engine.max_num_scheduled_tokens,
+        max_active=engine.max_active,
+        long_prefill_adaptive=engine.long_prefill_adaptive,
+        prefill_interval=engine.prefill_interval,
     )
     policies = engine_policies(scenario, engine, allow_plugins=allow_plugins)
     window = spec.sliding_window
@@ -132,13 +136,14 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
         limits,
         kv_cache,
         timer,
-        release,
+        release_of(engine),
         num_stages=engine.pipeline_parallel_size,
         front_end_s=engine_profile(engine.version).frontend_s,
         windows=(window.tokens,) if window else (),
         victim_policy=policies.victim_policy,
         waiting_order=policies.waiting_order,
         offload=offload_spec(engine, kv_bytes_per_token(spec, parallel, engine.kv_cache_dtype)),
+        pause_events=tuple((event.at_s, PAUSE_LEVELS[event.state]) for event in engine.pause_events),
     )
     return EngineSetup(engine, replica, spec, part, plan, timer.calibration_id, tuple(notes))
 
@@ -166,8 +171,9 @@ def kv_groups(spec: Model, block_size: int) -> tuple[tuple[KVGroupSpec, ...], in
     return (full,) * -(-whole // size) + (local,) * -(-windowed // size), size
 
 
-def _kv_cache(scenario: Scenario, spec: Model, plan: MemoryPlan | None) -> KVCacheConfig:
-    engine = scenario.engine
+def _kv_cache(
+    scenario: Scenario, engine: EngineSection, spec: Model, plan: MemoryPlan | None
+) -> KVCacheConfig:
     groups, layers = kv_groups(spec, engine.block_size)
     if plan is None:
         assert engine.num_gpu_blocks_override is not None
@@ -182,7 +188,14 @@ def _kv_cache(scenario: Scenario, spec: Model, plan: MemoryPlan | None) -> KVCac
     if num_blocks < 2:
         fault = scenario.fault("engine.gpu_memory_utilization", f"leaves room for {num_blocks} KV blocks")
         raise InputError([fault])
-    return KVCacheConfig(num_blocks, engine.block_size, engine.enable_prefix_caching, groups)
+    retention = engine.window_retention_tokens
+    return KVCacheConfig(
+        num_blocks,
+        engine.block_size,
+        engine.enable_prefix_caching,
+        groups,
+        window_retention_tokens="release" if retention is None else retention,
+    )
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sim.scenario.rules import mirrored
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -136,7 +138,7 @@ def caption(summary: Summary, scenario: Scenario) -> str:
         f"n = {summary.get('completed', 0):,} finished requests",
         f"seed {scenario.seed}",
         f"warm-up {scenario.warmup_s:g} s left out" if scenario.warmup_s else "no warm-up removed",
-        f"mirrors vLLM v{scenario.engine.version}",
+        f"mirrors {mirrored(scenario.engine)}",
         f"calibration {summary.get('calibration_id', 'unknown')}",
     ]
     return "; ".join(parts) + "."

@@ -17,6 +17,7 @@ from sim.preemptions import preemption_notes, preemption_summary, preemption_tab
 from sim.random_streams import streams
 from sim.recorder import STEP_FIELDS, Status
 from sim.scenario import Scenario, SloTarget
+from sim.scenario.rules import mirrored
 from sim.summary import EngineTotals, Json, summarize
 from sim.workload import Limits, Workload, build_workload
 
@@ -180,7 +181,7 @@ class RunResult:
             num_gpus=gpus,
         )
         provenance: dict[str, Json] = {
-            "mirrors": f"vLLM v{setup.replica.release.version}",
+            "mirrors": mirrored(setup.engine),
             "dryserve_version": version("dryserve"),
             "calibration_id": setup.calibration_id,
             "seed": scenario.seed,

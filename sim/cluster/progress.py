@@ -34,7 +34,7 @@ class ProgressGuard:
 
     def __init__(self, config: SchedulerConfig, replica: int = 0) -> None:
         chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
-        chunk = min(chunk, config.max_num_batched_tokens)
+        chunk = min(chunk, config.max_num_scheduled_tokens or chunk, config.max_num_batched_tokens)
         self._most_steps = 1000 + _PATIENCE * -(-config.max_model_len // chunk)
         self._replica = replica
         self._steps_without_token = 0

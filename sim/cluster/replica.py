@@ -108,6 +108,16 @@ class Replica:
         else:
             self._add(request)
 
+    def pause_at(self, at_s: float, level: int) -> None:
+        """Pause the engine at a moment, or let it go on: see `EngineCore.pause`. Call before time runs."""
+        late_timeout(self._env, at_s, level).callbacks.append(self._pause)
+
+    def _pause(self, event: Event) -> None:
+        assert isinstance(event.value, int)
+        self.settle()
+        self._engine.pause(event.value)
+        self._wake()
+
     def _enter(self, event: Event) -> None:
         assert isinstance(event.value, Request)
         self._add(event.value)
@@ -115,6 +125,9 @@ class Replica:
     def _add(self, request: Request) -> None:
         self.settle()
         self._engine.add_request(request)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._wake_up is not None:
             self._wake_up.succeed()
             self._wake_up = None

@@ -38,6 +38,7 @@ class ReplicaSpec:
     arrival until the engine knows of it. windows: the model's attention windows in tokens, as the step timer
     expects them. victim_policy and waiting_order make a policy for each replica (None: as the scheduler's
     configuration says). offload: preempted requests keep their KV on the host (None: it is computed again).
+    pause_events: when (s) the engine is paused, and to which level of `EngineCore.pause`.
     """
 
     scheduler: SchedulerConfig
@@ -50,6 +51,7 @@ class ReplicaSpec:
     victim_policy: Callable[[], VictimPolicy] | None = None
     waiting_order: Callable[[], AnyWaitingOrder] | None = None
     offload: OffloadSpec | None = None
+    pause_events: tuple[tuple[float, int], ...] = ()
 
     @property
     def depth(self) -> int:
@@ -85,12 +87,17 @@ class World:
         )
         self._router = router
         self._num_ended = 0
+        self._last_end_s = 0.0
+        self._pauses = bool(spec.pause_events)
         self._progress: Progress | None = None
         self._laws = LawChecks(self.recorder, num_replicas) if check else None
         self._plain = plain
         self._model = ModelRunner(ignore_eos=workload.ignore_eos)
         self._client = LoadGenerator(self._env, self._table, workload.max_concurrency, self._send)
         self.replicas = [self._replica(index, spec) for index in range(num_replicas)]
+        for replica in self.replicas:
+            for at_s, level in spec.pause_events:
+                replica.pause_at(at_s, level)
 
     def _replica(self, index: int, spec: ReplicaSpec) -> Replica:
         offload = HostOffload(spec.offload, spec.kv_cache.block_size) if spec.offload else None
@@ -141,7 +148,8 @@ class World:
                 self._log_counts(request)
         if self._laws is not None:
             self._laws.at_end(self.rejections.total(), self._client.num_sent, self.replicas)
-        return float(self._env.now)
+        ended = self._num_ended == len(self._table)
+        return self._last_end_s if self._pauses and ended else float(self._env.now)
 
     def _send(self, request_id: int, due_s: float) -> None:
         """A request leaves the client and arrives at the cluster."""
@@ -199,6 +207,7 @@ class World:
         """A request has ended."""
         self.recorder.requests.status[request_id] = status
         self._num_ended += 1
+        self._last_end_s = self._env.now
         self._client.on_end()
         if self._progress is not None and self._num_ended % _PROGRESS_EVERY == 0:
             self._progress(self._env.now, self._num_ended, len(self._table))

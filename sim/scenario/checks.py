@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import cost_models
-from scheduler.release import release
 from sim.errors import Fault, InputError
 from sim.scenario.engine import EngineSection
 from sim.scenario.policies import policy_faults, resolved_policies
+from sim.scenario.rules import release_of
+from sim.scenario.switches import resolved_switches, switch_faults
 
 if TYPE_CHECKING:
     from sim.scenario.scenario import Scenario
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def scenario_faults(scenario: Scenario) -> list[Fault]:
     """Every fault that takes more than one field, or the catalogues, to see."""
-    faults = list(_time_faults(scenario))
+    faults = [*_time_faults(scenario), *switch_faults(scenario)]
     try:
         engine = resolved_engine(scenario)
         return [*faults, *_limit_faults(scenario, engine), *policy_faults(scenario, engine)]
@@ -34,7 +35,7 @@ def resolved_engine(scenario: Scenario) -> EngineSection:
     Only `num_gpu_blocks_override` may stay null. `InputError` if the model's context length is not known.
     """
     engine = scenario.engine
-    defaults = cost_models.engine_defaults(engine.version, scenario.gpu)
+    defaults = cost_models.engine_defaults(engine.version, scenario.gpu, engine.entry_point)
     max_model_len = engine.max_model_len or cost_models.model(scenario.model).model.max_model_len
     if max_model_len is None:
         message = f"the context length of {scenario.model} is not known; give one"
@@ -49,11 +50,12 @@ def resolved_engine(scenario: Scenario) -> EngineSection:
         "max_num_seqs": min(defaults.max_num_seqs, budget),  # a default never exceeds the budget
         "gpu_memory_utilization": defaults.gpu_memory_utilization,
         "async_scheduling": defaults.async_scheduling,
-        "reserve_full_prompt": release(engine.version).defaults.reserve_full_prompt,
+        "reserve_full_prompt": release_of(engine).defaults.reserve_full_prompt,
     }
     given = {name for name in filled if getattr(engine, name) is not None}
     filled = {name: value for name, value in filled.items() if name not in given}
-    return engine.model_copy(update=filled | resolved_policies(engine, scenario.gpu))
+    engine = engine.model_copy(update=filled | resolved_policies(engine, scenario.gpu))
+    return engine.model_copy(update=resolved_switches(engine))
 
 
 def _time_faults(scenario: Scenario) -> Iterator[Fault]:
@@ -75,4 +77,9 @@ def _limit_faults(scenario: Scenario, engine: EngineSection) -> Iterator[Fault]:
         yield scenario.fault(
             "engine.max_num_batched_tokens",
             f"without chunked prefill the budget {budget} must reach max_model_len {context}",
+        )
+    elif not engine.enable_chunked_prefill and (engine.max_num_scheduled_tokens or budget) < context:
+        yield scenario.fault(
+            "engine.max_num_scheduled_tokens",
+            f"without chunked prefill a step must take max_model_len {context}",
         )

@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sim.scenario.policies import PreemptionModeSection, VictimPolicySection, WaitingOrderSection
+from sim.scenario.rules import EngineVersion, RuleSettings
 from sim.scenario.section import Section
+from sim.scenario.switches import PauseEvent, since
 
 DEFAULT_NOTE = "; null = vLLM's default for this version and GPU"
 
@@ -16,11 +18,19 @@ class EngineSection(Section):
     """Settings of every replica. Null means what that release of vLLM would choose on that GPU."""
 
     version: Annotated[
-        str,
-        Field(
-            pattern=r"^\d+\.\d+\.\d+$", description="vLLM release whose decisions and defaults are mirrored"
-        ),
+        EngineVersion, Field(description="vLLM release whose decisions and defaults are mirrored")
     ] = "0.16.0"
+    rules: Annotated[
+        RuleSettings,
+        Field(
+            description="rules of the scheduler set otherwise than in that release, such as "
+            "{holders_first: false}; the table of rules has them all"
+        ),
+    ] = Field(default_factory=dict)
+    entry_point: Annotated[
+        Literal["server", "llm"],
+        Field(description="what starts the engine, the API server or the offline LLM class: defaults differ"),
+    ] = "server"
     tensor_parallel_size: Annotated[
         int, Field(ge=1, le=1024, description="GPUs that share each layer of a replica")
     ] = 1
@@ -74,13 +84,15 @@ class EngineSection(Section):
         Field(
             ge=0,
             lt=1,
-            description="share of the KV blocks that an admission beside running requests leaves free",
+            description="share of the KV blocks that an admission beside running requests leaves free"
+            + since("watermark"),
         ),
     ] = 0.0
     reserve_full_prompt: Annotated[
         bool | None,
         Field(
             description="admit a request only if its whole prompt has room, not just its first chunk"
+            + since("reserve_full_prompt")
             + DEFAULT_NOTE
         ),
     ] = None
@@ -92,3 +104,49 @@ class EngineSection(Section):
         bool | None, Field(description="schedule a step while the one before runs" + DEFAULT_NOTE)
     ] = None
     enforce_eager: Annotated[bool, Field(description="run without CUDA graphs")] = False
+    max_num_scheduled_tokens: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1 << 24,
+            description="tokens scheduled in a step, if fewer than the batch size max_num_batched_tokens"
+            + since("max_num_scheduled_tokens"),
+        ),
+    ] = None
+    max_active: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="most requests running at once, if fewer than max_num_seqs" + since("max_active"),
+        ),
+    ] = None
+    long_prefill_adaptive: Annotated[
+        bool,
+        Field(
+            description="raise the threshold to max_num_batched_tokens / number of requests"
+            + since("long_prefill_adaptive")
+        ),
+    ] = False
+    prefill_interval: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="while something decodes, prefills take part in every so many steps only"
+            + since("prefill_interval"),
+        ),
+    ] = 1
+    window_retention_tokens: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=1 << 24,
+            description="which blocks of sliding windows stay in the prefix cache: 0 = where a replay of the "
+            "prompt starts, n = every n tokens as well" + since("window_retention_tokens") + DEFAULT_NOTE,
+        ),
+    ] = None
+    pause_events: Annotated[
+        tuple[PauseEvent, ...],
+        Field(description="when every engine is paused and goes on" + since("pause_events")),
+    ] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from sim.scenario.rules import rules_markdown
 from sim.scenario.scenario import Scenario
 
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
@@ -12,6 +13,12 @@ _HEAD = """# Scenario reference
 
 Made from the models that check every scenario: what stands here is what is enforced. Null always means the
 default. Times are seconds, lengths tokens; only SLOs carry their unit in the value (`1s`, `40ms`).
+"""
+_RULES = """
+## Rules of `engine.rules`
+
+Each is on from the release of its date on and off before; setting it here goes against the release.
+
 """
 
 
@@ -23,7 +30,8 @@ def json_schema() -> dict[str, object]:
 def reference_markdown() -> str:
     """The reference page: a table for each section, with type, default, bounds and meaning of every field."""
     schema: dict[str, Any] = Scenario.model_json_schema()
-    return _HEAD + "".join(_tables(schema, "", schema["$defs"], set())).rstrip("\n") + "\n"
+    tables = "".join(_tables(schema, "", schema["$defs"], set())).rstrip("\n")
+    return f"{_HEAD}{tables}\n{_RULES}{rules_markdown()}"
 
 
 def _tables(section: dict[str, Any], path: str, defs: dict[str, Any], done: set[str]) -> Iterator[str]:

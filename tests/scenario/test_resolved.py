@@ -40,8 +40,14 @@ def test_nothing_is_left_to_a_default(tmp_path: Path) -> None:
 
 
 def test_every_setting_of_the_engine_is_resolved_but_the_override_of_blocks(tmp_path: Path) -> None:
-    engine = resolved_engine(load_text(tmp_path, GOOD))
+    engine = resolved_engine(load_text(tmp_path, GOOD, ["engine.version=0.33.0"]))
     assert [name for name, value in engine if value is None] == ["num_gpu_blocks_override"]
+
+
+def test_switches_that_a_release_lacks_stay_open(tmp_path: Path) -> None:
+    engine = resolved_engine(load_text(tmp_path, GOOD))
+    lacking = ["max_num_scheduled_tokens", "max_active", "window_retention_tokens"]
+    assert [name for name, value in engine if value is None] == ["num_gpu_blocks_override", *lacking]
 
 
 def test_a_default_number_of_requests_never_exceeds_the_budget(tmp_path: Path) -> None:

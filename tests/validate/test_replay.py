@@ -8,6 +8,7 @@ import pytest
 
 from cost_models import Parallelism, StepCostModel, engine_profile
 from sim.experiments.validate import Job, Outcome, Selection, read_jobs, replay_all
+from sim.experiments.validate import replay as replay_module
 from sim.experiments.validate.error_report import error_lines, final_lines, write_csv
 from sim.experiments.validate.run_table import read_runs
 from tests.validate.helpers import PLAIN, one_run, write_requests, write_runs
@@ -90,6 +91,31 @@ def test_results_are_the_same_whatever_the_number_of_processes(tmp_path: Path) -
     assert alone[0].simulated != alone[1].simulated, "each run draws its own arrivals"
     backwards = replay_all(jobs[::-1], 1)[::-1]
     assert [o.simulated for o in alone] == [o.simulated for o in backwards]
+
+
+def test_twins_are_simulated_once_and_judged_each_by_its_own_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs of one burst, seen by two clients: one simulation, and the Python client's 4.25 ms between."""
+    path = write_runs(
+        tmp_path,
+        PLAIN | {"run_id": "a", "num_requests": "1", "client": "go"},
+        PLAIN | {"run_id": "b", "num_requests": "1", "client": "python"},
+        PLAIN | {"run_id": "c", "num_requests": "2", "client": "go"},
+    )
+    simulations = 0
+    simulate = replay_module._simulate
+
+    def counted(*arguments: object) -> object:
+        nonlocal simulations
+        simulations += 1
+        return simulate(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(replay_module, "_simulate", counted)
+    a, b, c = replay_all([Job(run, tmp_path) for run in read_runs(path).runs])
+    assert simulations == 2
+    assert [o.run.run_id for o in (a, b, c)] == ["a", "b", "c"]
+    assert b.simulated["ttft_mean_ms"] - a.simulated["ttft_mean_ms"] == pytest.approx(4.25)
 
 
 def test_the_answer_ends_with_one_line_a_metric(tmp_path: Path) -> None:

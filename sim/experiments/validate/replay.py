@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,45 +68,79 @@ class Outcome:
 def replay_all(
     jobs: Sequence[Job], num_processes: int = 1, on_done: Callable[[Outcome], None] | None = None
 ) -> list[Outcome]:
-    """The outcome of every job, in order. `on_done` is called with each as it is known, in order too."""
-    outcomes: list[Outcome] = []
+    """The outcome of every job, in order. `on_done` is called with each as it is known."""
+    found: dict[int, Outcome] = {}
+    twins = _twins(jobs)
+    tasks = [[jobs[index] for index in group] for group in twins]
 
-    def take(outcome: Outcome) -> None:
-        outcomes.append(outcome)
-        if on_done is not None:
-            on_done(outcome)
+    def take(results: Iterable[list[Outcome]]) -> None:
+        for group, outcomes in zip(twins, results, strict=True):
+            for index, outcome in zip(group, outcomes, strict=True):
+                found[index] = outcome
+                if on_done is not None:
+                    on_done(outcome)
 
     if num_processes <= 1:
-        for job in jobs:
-            take(_replay(job))
-        return outcomes
-    with ProcessPoolExecutor(num_processes) as pool:
-        for outcome in pool.map(_replay, jobs):
-            take(outcome)
-    return outcomes
+        take(map(_replay, tasks))
+    else:
+        with ProcessPoolExecutor(num_processes) as pool:
+            take(pool.map(_replay, tasks))
+    return [found[index] for index in range(len(jobs))]
 
 
-def _replay(job: Job) -> Outcome:
-    run = job.run
+def _twins(jobs: Sequence[Job]) -> list[list[int]]:
+    """Positions of the jobs, those that make the same simulation together, by the first of each group."""
+    groups: dict[object, list[int]] = {}
+    for index, job in enumerate(jobs):
+        try:
+            traffic = _traffic(job)
+            key: object = _digest(build_setup(job.run, traffic), traffic)
+        except CannotRunError:
+            key = index
+        groups.setdefault(key, []).append(index)
+    return list(groups.values())
+
+
+def _digest(setup: Setup, traffic: Traffic) -> str:
+    """Equal for equal engines with equal requests."""
+    plain = setup.scenario.model_copy(update={"name": "", "description": ""})
+    shared = (setup.greedy, traffic.max_concurrency, traffic.shared_prefix_tokens)
+    digest = hashlib.sha256(f"{plain!r} {shared}".encode())
+    lengths = (traffic.prompt_tokens, traffic.output_tokens)
+    for column in (traffic.arrival_s, *lengths, traffic.prompt_index, traffic.group_index):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()
+
+
+def _replay(jobs: Sequence[Job]) -> list[Outcome]:
+    """Simulate once for jobs that make the same simulation, and look at it as each one's client would."""
+    first = jobs[0]
     try:
-        traffic = _traffic(job)
-        setup = build_setup(run, traffic)
-        result = _simulate(setup, traffic, keep_steps=False)
-        simulated, latencies = observe(
-            result.requests,
-            result.summary,
-            client=run.client,
-            front_end_s=result.setup.replica.front_end_s,
-            stream_s=engine_profile(setup.scenario.engine.version).frontend_stream_s,
-            warmup_s=setup.scenario.warmup_s,
-        )
+        traffic = _traffic(first)
+        setup = build_setup(first.run, traffic)
+        result = _simulate(setup, traffic)
     except CannotRunError as error:
-        return Outcome(run, {}, (), (), reason=str(error))
+        reason = str(error)
     except InputError as error:
-        return Outcome(run, {}, (), (), reason="; ".join(map(str, error.faults)))
+        reason = "; ".join(map(str, error.faults))
     except (CostModelError, StuckError) as error:
-        return Outcome(run, {}, (), (), reason=str(error))
-    assumptions = [*setup.assumptions, *result.setup.notes]
+        reason = str(error)
+    else:
+        return [_outcome(job, traffic, setup, result) for job in jobs]
+    return [Outcome(job.run, {}, (), (), reason=reason) for job in jobs]
+
+
+def _outcome(job: Job, traffic: Traffic, setup: Setup, result: RunResult) -> Outcome:
+    run = job.run
+    simulated, latencies = observe(
+        result.requests,
+        result.summary,
+        client=run.client,
+        front_end_s=result.setup.replica.front_end_s,
+        stream_s=engine_profile(setup.scenario.engine.version).frontend_stream_s,
+        warmup_s=setup.scenario.warmup_s,
+    )
+    assumptions = [*build_setup(run, traffic).assumptions, *result.setup.notes]
     if simulated.get("failed"):
         assumptions.append(f"{simulated['failed']:.0f} requests did not finish in the simulation")
     offer_s = float(traffic.arrival_s[-1] - traffic.arrival_s[traffic.num_warmup])
@@ -128,7 +162,7 @@ def simulate_run(job: Job) -> RunResult:
     return _simulate(build_setup(job.run, traffic), traffic, keep_steps=True)
 
 
-def _simulate(setup: Setup, traffic: Traffic, *, keep_steps: bool) -> RunResult:
+def _simulate(setup: Setup, traffic: Traffic, *, keep_steps: bool = False) -> RunResult:
     scenario = setup.scenario
     engine = engine_setup(scenario)
     if setup.greedy:

@@ -1,0 +1,158 @@
+"""The rules of a release as a scenario sees them: what each means, since when, and setting one otherwise.
+
+Everything is read from `scheduler.release`: names and dates from its records, meanings from the lines under
+each name. So the table of rules cannot say anything else than the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator, Field
+
+import scheduler
+from scheduler.release import Defaults, Release, Rules, parse_version, release
+from sim.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from sim.scenario.engine import EngineSection
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFact:
+    """One rule: the version since which it holds, what it means, the modules that ask for it."""
+
+    name: str
+    since: str
+    meaning: str
+    modules: tuple[str, ...]
+
+
+RULE_NAMES: tuple[str, ...] = tuple(
+    each.name for kind in (Rules, Defaults) for each in fields(kind) if isinstance(each.default, bool)
+)
+"""Every rule that is on or off, in the order of a step."""
+
+
+@cache
+def rule_facts() -> dict[str, RuleFact]:
+    """What there is to say of every rule, by name."""
+    facts = {
+        each.name: RuleFact(
+            each.name, each.metadata["since"], _meanings(kind)[each.name], _modules(kind, each.name)
+        )
+        for kind in (Rules, Defaults)
+        for each in fields(kind)
+    }
+    return {name: facts[name] for name in RULE_NAMES}
+
+
+def rules_markdown() -> str:
+    """The table of rules, as it stands in ARCHITECTURE.md and on the reference page."""
+    lines = ["| rule | since | what it does | where it bites |", "|---|---|---|---|"]
+    for fact in rule_facts().values():
+        places = ", ".join(f"`{name}`" for name in fact.modules)
+        lines.append(f"| `{fact.name}` | {fact.since} | {fact.meaning} | {places} |")
+    return "\n".join(lines) + "\n"
+
+
+def release_of(engine: EngineSection) -> Release:
+    """The release that the engine section describes, its rules set as told."""
+    return release(engine.version).with_rules(**engine.rules)
+
+
+def release_notes(engine: EngineSection) -> list[str]:
+    """What is not exact about the release, and which of its rules are set otherwise."""
+    named = release(engine.version)
+    changed = changed_rules(engine)
+    notes = [named.note] if named.note else []
+    if changed:
+        told = ", ".join(f"{name} {'on' if value else 'off'}" for name, value in changed.items())
+        notes.append(f"rules set otherwise than in vLLM {engine.version}: {told}")
+    return notes
+
+
+def mirrored(engine: EngineSection) -> str:
+    """What every result says it mirrors."""
+    changed = len(changed_rules(engine))
+    but = f" with {changed} rule{'s' if changed > 1 else ''} changed" if changed else ""
+    return f"vLLM v{engine.version}{but}"
+
+
+def changed_rules(engine: EngineSection) -> dict[str, bool]:
+    """The rules of the section that are not as in its release."""
+    named = release(engine.version)
+    return {name: value for name, value in engine.rules.items() if rule_value(named, name) != value}
+
+
+def rule_value(of: Release, name: str) -> bool:
+    """Whether a rule holds in a release."""
+    return bool(getattr(of.rules if hasattr(of.rules, name) else of.defaults, name))
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """The documentation under each field of a class."""
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found, name = {}, ""
+    for line in body.body:
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            name = line.target.id
+        elif isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and name:
+            found[name] = " ".join(str(line.value.value).split())
+    return found
+
+
+@cache
+def _sources() -> dict[str, str]:
+    """The text of every module that could ask for a rule, by its path."""
+    root = Path(scheduler.__file__).parents[1]
+    files = [
+        *root.glob("scheduler/**/*.py"),
+        *root.glob("sim/cluster/*.py"),
+        *root.glob("sim/conformance/*.py"),
+    ]
+    return {
+        str(file.relative_to(root).as_posix()): file.read_text(encoding="utf-8")
+        for file in sorted(files)
+        if file.name != "release.py"
+    }
+
+
+def _modules(kind: type, name: str) -> tuple[str, ...]:
+    """Where a rule is asked for; a default becomes a setting of the same name, which is asked for instead."""
+    holders = "rules" if kind is Rules else "config|defaults"
+    asked = re.compile(rf"\b(?:{holders})\.{name}\b")
+    return tuple(file for file, text in _sources().items() if asked.search(text))
+
+
+def _check_name(name: str) -> str:
+    if name not in RULE_NAMES:
+        near = did_you_mean(name, RULE_NAMES)
+        raise ValueError(f"unknown rule{near}" if near else f"unknown rule; known: {', '.join(RULE_NAMES)}")
+    return name
+
+
+def _check_version(version: str) -> str:
+    parse_version(version)
+    return version
+
+
+def _in_order(given: Mapping[str, bool]) -> dict[str, bool]:
+    """Equal settings must resolve to equal text, in whatever order they were given."""
+    return {name: given[name] for name in RULE_NAMES if name in given}
+
+
+EngineVersion = Annotated[str, AfterValidator(_check_version)]
+RuleSettings = Annotated[
+    dict[Annotated[str, AfterValidator(_check_name)], bool],
+    AfterValidator(_in_order),
+    Field(json_schema_extra={"propertyNames": {"enum": list(RULE_NAMES)}}),
+]
