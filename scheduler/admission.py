@@ -27,7 +27,7 @@ class AdmissionRoom:
         """Blocks that the request's first step must leave free; None if it must not be admitted now."""
         watermark = self._watermark_blocks if self.state.running else 0
         if self._reserve_full_prompt:
-            needed = self._needed(request, request.num_tokens, hits)
+            needed = self._needed(request, self._prompt_tokens(request), hits)
             if needed + watermark > self.state.kv_cache.num_free_blocks:
                 return None
         if loading and self.state.rules.loads_leave_room_for_prefills:
@@ -47,10 +47,13 @@ class AdmissionRoom:
         ahead = 1 + drafter.num_drafts + drafter.lookahead_slots if drafter.num_drafts else 0
         reserved = 0
         for request in self.state.prefills_under_way.values():
-            reserved += self._needed(request, request.num_tokens + ahead, None)
+            reserved += self._needed(request, self._prompt_tokens(request) + ahead, None)
         if ahead:
             reserved += sum(-(-ahead // manager.block_size) for manager in self.state.kv_cache.managers)
         return reserved
+
+    def _prompt_tokens(self, request: Request) -> int:
+        return min(request.num_tokens, self.state.config.max_model_len)
 
     def _needed(self, request: Request, num_tokens: int, hits: PrefixHits | None) -> int:
         return self.state.kv_cache.num_blocks_for(request, num_tokens, hits, self._num_batched_tokens)

@@ -13,6 +13,8 @@ def add(state: EngineState, request: Request) -> None:
     """Enqueue a new request."""
     state.requests[request.request_id] = request
     enqueue(state, request)
+    if state.kv_cache.hasher.num_numbered > state.kv_cache.hasher.sweep_at:
+        state.sweep_hashes()
 
 
 def enqueue(state: EngineState, request: Request) -> None:

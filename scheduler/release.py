@@ -51,6 +51,10 @@ class Rules:
     """Waiting requests that hold blocks have a queue of their own, which is served first."""
     loads_leave_room_for_prefills: bool = _since("0.32.0")
     """Asynchronous loads are not started into blocks that prefills under way still need."""
+    unfit_chunks_are_passed_over: bool = _since("0.33.0")
+    """Who could get only a chunk that must not be cut so short is set aside, and no longer holds up the
+    rest.
+    """
     lookahead_at_admission: bool = _since("0.33.0")
     """The drafter's slots are allocated already in a request's first step."""
     all_running_adapters_count: bool = _since("0.33.0")

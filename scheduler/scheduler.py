@@ -296,10 +296,10 @@ class Scheduler:
         if not config.enable_chunked_prefill and num_tokens > output.token_budget:
             return None
         num_tokens = min(num_tokens, output.num_tokens_left)
-        cut = self.cut(request, computed, num_tokens)
-        if cut == 0:
+        num_tokens = self.cut(request, computed, num_tokens)
+        if num_tokens == 0 and not self.state.rules.unfit_chunks_are_passed_over:
             return None
-        return self._feed_drafter(request, computed, cut)
+        return self._feed_drafter(request, computed, num_tokens)
 
     def _padding(self, num_tokens: int, computed: int, output: SchedulerOutput) -> int:
         """Dummy drafts that make an admission of one token look like the running decodes."""

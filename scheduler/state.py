@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from scheduler.accounts import PreemptionAccounts
@@ -123,6 +124,12 @@ class EngineState:
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.add_preempted(request)
+
+    def sweep_hashes(self) -> None:
+        """Forget numbered hashes that nothing refers to any more."""
+        requests = self.requests.values()
+        keys = chain.from_iterable(request.block_keys for request in requests)
+        self.kv_cache.hasher.sweep(chain(self.kv_cache.pool.cached_keys(), keys))
 
     def free_blocks(self, request: Request) -> None:
         """Give back what a request holds: now, or when the step that still writes into it is processed."""

@@ -321,12 +321,11 @@ class KVCache:
         """Free blocks it takes for a request to have so many tokens, if steps compute up to
         `num_batched_tokens` of them: blocks that will have fallen out of a window by then are not needed.
         """
-        num_slots = min(num_tokens, self.max_model_len)
         computed = request.num_computed_tokens + (hits.num_tokens if hits else 0)
         return sum(
             manager.blocks_needed(
                 request,
-                num_slots,
+                num_tokens,
                 hits.blocks[manager.index] if hits else (),
                 computed,
                 manager.most_blocks(num_batched_tokens, self.max_model_len),

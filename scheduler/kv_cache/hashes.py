@@ -15,10 +15,13 @@ for 2**24 increments, so keys of different texts never meet.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from scheduler.request import Request
 from scheduler.tokens import TokenRange
 
 ROOM_BITS = 24
+SMALLEST_SWEEP = 100_000
 
 _Origin = tuple[int | None, tuple[TokenRange, ...], str | None, str | None]
 
@@ -29,12 +32,15 @@ class BlockHasher:
     With `lookahead` a block's key also covers so many tokens behind the block, and exists only once they do.
     """
 
-    __slots__ = ("_numbers", "block_size", "lookahead")
+    __slots__ = ("_last_number", "_numbers", "block_size", "lookahead", "sweep_at")
 
     def __init__(self, block_size: int, lookahead: int = 0) -> None:
         self.block_size = block_size
         self.lookahead = lookahead
         self._numbers: dict[_Origin, int] = {}
+        self._last_number = 0
+        self.sweep_at = SMALLEST_SWEEP
+        """`sweep` is worth its time once there are so many numbers."""
 
     @property
     def num_numbered(self) -> int:
@@ -105,5 +111,26 @@ class BlockHasher:
             origin = (request.block_keys[-1], pieces, None, None)
         else:
             origin = (None, pieces, request.lora_name, request.cache_salt)
-        numbers = self._numbers
-        return -(numbers.setdefault(origin, len(numbers) + 1) << ROOM_BITS)
+        number = self._numbers.get(origin)
+        if number is None:
+            self._last_number += 1
+            number = self._numbers[origin] = self._last_number
+        return -(number << ROOM_BITS)
+
+    def sweep(self, keys: Iterable[int]) -> None:
+        """Forget the numbers that no key in use refers to, itself or through its parents.
+
+        `keys`: those of all known requests, and of all cached blocks. A text that comes again later gets a
+        new number; nobody can tell, for nothing cached has the old one. Numbers are never given twice.
+        """
+        origins = {number: origin for origin, number in self._numbers.items()}
+        todo = {-(key >> ROOM_BITS) for key in keys if key < 0}
+        live: set[int] = set()
+        while todo:
+            number = todo.pop()
+            live.add(number)
+            parent = origins[number][0]
+            if parent is not None and parent < 0 and -(parent >> ROOM_BITS) not in live:
+                todo.add(-(parent >> ROOM_BITS))
+        self._numbers = {origin: number for origin, number in self._numbers.items() if number in live}
+        self.sweep_at = max(2 * len(live), SMALLEST_SWEEP)

@@ -104,7 +104,7 @@ class PlainKVCache(KVCache):
         """See `KVCache.num_blocks_for`."""
         hit_blocks = hits.blocks[0] if hits else []
         held = len(request.block_tables[0]) if request.block_tables else 0
-        needed = -(-min(num_tokens, self.max_model_len) // self.block_size) - held - len(hit_blocks)
+        needed = -(-num_tokens // self.block_size) - held - len(hit_blocks)
         return max(needed, 0) + (self.pool.num_free_of(hit_blocks) if hit_blocks else 0)
 
     def note_quiet(self, request: Request, computed: int, num_tokens: int) -> None:

@@ -53,6 +53,9 @@ class Pool(Protocol):
     def cached_blocks(self) -> Iterator[int]:
         """Every block that can be hit."""
 
+    def cached_keys(self) -> Iterator[int]:
+        """Keys of cached blocks; of a chain of consecutive ones, at least one."""
+
     def forget(self, block: int) -> None:
         """Take a block out of the prefix cache."""
 
@@ -181,6 +184,11 @@ class BlockPool:
                     yield found
                 else:
                     yield from found
+
+    def cached_keys(self) -> Iterator[int]:
+        """Keys of all cached blocks."""
+        for cached in self._cached:
+            yield from cached
 
     def forget_all(self) -> None:
         """Empty the prefix cache. The order of the free queue does not change."""

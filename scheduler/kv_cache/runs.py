@@ -417,6 +417,14 @@ class RunPool:
         for run in self._runs.values():
             yield from self._keyed_blocks(run)
 
+    def cached_keys(self) -> Iterator[int]:
+        """One key of every chain."""
+        for cached in self._singles.values():
+            yield next(iter(cached))
+        for run in self._runs.values():
+            if run.first_key is not None:
+                yield run.first_key
+
     @property
     def key_of_block(self) -> list[int | None]:
         """The key of each block, None where it cannot be hit."""
