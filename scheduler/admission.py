@@ -6,7 +6,7 @@ beside running requests, and do not start asynchronous loads into blocks that pr
 
 from __future__ import annotations
 
-from scheduler.kv_cache.coordinator import PrefixHits
+from scheduler.kv_cache.lookup import PrefixHits
 from scheduler.request import Request
 from scheduler.speculation import Drafter
 from scheduler.state import EngineState

@@ -7,14 +7,13 @@ group.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec
 from scheduler.kv_cache.chunked_local import ChunkedLocalManager
 from scheduler.kv_cache.entry import EntryLimit, InBlockBoundary, ReachableBlocks
 from scheduler.kv_cache.hashes import BlockHasher
+from scheduler.kv_cache.lookup import PrefixHits, PrefixLookup
 from scheduler.kv_cache.mamba import AlignedMambaManager, MambaManager
-from scheduler.kv_cache.manager import NEVER, GroupManager, shorten
+from scheduler.kv_cache.manager import NEVER, GroupManager
 from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool, Pool
 from scheduler.kv_cache.sliding import SlidingManager
 from scheduler.release import Rules
@@ -33,22 +32,6 @@ def _manager_class(spec: KVGroupSpec) -> type[GroupManager]:
     if spec.kind is GroupKind.MAMBA and spec.mamba_mode == "align":
         return AlignedMambaManager
     return _MANAGERS[spec.kind]
-
-
-@dataclass(slots=True)
-class PrefixHits:
-    """Cached blocks a request can start from: one list per group, and the tokens they cover."""
-
-    blocks: list[list[int]]
-    num_tokens: int = 0
-
-
-@dataclass(slots=True)
-class _SpecSet:
-    """The groups with one spec: they are looked up together."""
-
-    manager: GroupManager
-    groups: list[int] = field(default_factory=list)
 
 
 class KVCache:
@@ -95,17 +78,11 @@ class KVCache:
         self._state_block_size = next(
             (manager.block_size for manager in self.managers if isinstance(manager, AlignedMambaManager)), 0
         )
-        self._spec_sets = self._group_by_spec()
+        self._lookup = PrefixLookup(config, self.managers, rules, drops_last_hit=self.drop_last_hit)
         self.holders: dict[int, Request] = {}
         """Requests that hold blocks, by id: running, waiting with blocks, or finished but not yet
         released.
         """
-
-    def _group_by_spec(self) -> list[_SpecSet]:
-        sets: dict[KVGroupSpec, _SpecSet] = {}
-        for manager in self.managers:
-            sets.setdefault(manager.spec, _SpecSet(manager)).groups.append(manager.index)
-        return sorted(sets.values(), key=lambda spec_set: spec_set.manager.spec.kind is not GroupKind.FULL)
 
     def _choose_what_to_enter(self, config: KVCacheConfig, rules: Rules) -> None:
         common, drop = config.common_block_size, self.drop_last_hit
@@ -163,68 +140,7 @@ class KVCache:
         next.
         """
         self.hasher.extend(request)
-        longest = request.num_tokens - 1
-        if len(self._spec_sets) == 1:
-            spec_set = self._spec_sets[0]
-            size = spec_set.manager.block_size
-            blocks = self._look_up(spec_set, request, longest, size, self.drop_last_hit)
-            hits = PrefixHits([[] for _ in self.managers], len(blocks[0]) * size)
-            for group, group_hits in zip(spec_set.groups, blocks, strict=True):
-                hits.blocks[group] = group_hits
-            return hits
-        return self._find_common_hits(request, longest)
-
-    def _look_up(
-        self, spec_set: _SpecSet, request: Request, longest: int, alignment: int, drop_last: bool
-    ) -> list[list[int]]:
-        manager = spec_set.manager
-        step = manager.keys_per_block
-        keys = request.block_keys if step == 1 else request.block_keys[step - 1 :: step]
-        return manager.longest_hit(keys, longest, spec_set.groups, drop_last, alignment)
-
-    def _find_common_hits(self, request: Request, longest: int) -> PrefixHits:
-        """Several specs: each may only shorten what the others found, until all agree on a length.
-
-        Where the release has each spec give up its last block for the drafter only once, it looks one block
-        further to do so, until a later pass that gives up none has shortened the length.
-        """
-        alignment, once = self.config.common_block_size, self.rules.drop_last_hit_once
-        found: list[list[list[int]] | None] = [None] * len(self._spec_sets)
-        full_first = self._spec_sets[0].manager.spec.kind is GroupKind.FULL
-        one_pass = full_first and len(self._spec_sets) == 2
-        length, furthest = longest, 0
-        dropped: set[int] = set()
-        while True:
-            before = length
-            for i, spec_set in enumerate(self._spec_sets):
-                size = spec_set.manager.block_size
-                known = found[i]
-                if known is not None and spec_set.manager.spec.kind is GroupKind.FULL:
-                    length = length // size * size
-                    continue
-                drop = self.drop_last_hit and i not in dropped
-                limit = min(length + size, longest) if drop and once else length
-                blocks = self._look_up(spec_set, request, limit, alignment, drop)
-                found[i] = blocks
-                reached = len(blocks[0]) * size
-                if drop and once:
-                    dropped.add(i)
-                elif reached < length:
-                    dropped.clear()
-                length = reached
-                furthest = max(furthest, length)
-            if one_pass or length >= before:
-                break
-        hits = self.no_hits()
-        for spec_set, blocks_found in zip(self._spec_sets, found, strict=True):
-            assert blocks_found is not None
-            if spec_set.manager.spec.kind is GroupKind.FULL:
-                shorten(blocks_found, length // spec_set.manager.block_size)
-            for group, group_hits in zip(spec_set.groups, blocks_found, strict=True):
-                hits.blocks[group] = group_hits
-        hits.num_tokens = length
-        request.junction_tokens = furthest if furthest > length else 0
-        return hits
+        return self._lookup.find(request)
 
     def begin_step(self) -> None:
         """A new step is about to be planned."""

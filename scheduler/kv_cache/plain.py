@@ -7,7 +7,8 @@ what a request holds alone is taken, entered in the prefix cache and freed at a 
 from __future__ import annotations
 
 from scheduler.config import GroupKind, KVCacheConfig
-from scheduler.kv_cache.coordinator import KVCache, PrefixHits
+from scheduler.kv_cache.coordinator import KVCache
+from scheduler.kv_cache.lookup import PrefixHits
 from scheduler.kv_cache.runs import BlockRun, RunPool
 from scheduler.release import Rules
 from scheduler.request import Request
