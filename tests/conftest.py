@@ -32,5 +32,7 @@ def shared_dir() -> Path:
     """
     place = Path(os.environ.get("DRYSERVE_SHARED", REPO.parent / "shared"))
     if not (place / "README.md").is_file():
-        pytest.skip(f"needs the shared measurements (set DRYSERVE_SHARED or put them at {place.name}/ beside the checkout)")
+        pytest.skip(
+            "needs the public measurements: set DRYSERVE_SHARED, or put them at shared/ beside the checkout"
+        )
     return place
