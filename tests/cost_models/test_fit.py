@@ -193,6 +193,12 @@ def test_checking_its_own_predictions_finds_no_error(tmp_path):
     assert "all GPUs:" in report.render()
 
 
+def test_a_check_names_the_files_it_could_not_read(tmp_path):
+    write_table(tmp_path / "gemm_h100_bf16.csv", gemm_rows(calibration("h100-sxm").gemm["bf16"]))
+    (tmp_path / "notes.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    assert check_calibration(tmp_path).skipped == ("notes.csv: no operator times in its columns",)
+
+
 def test_a_borrowed_operator_is_marked(tmp_path):
     write_table(tmp_path / "gemm_l40s_fp8.csv", gemm_rows(calibration("h100-sxm").gemm["fp8"], "l40s"))
     report = check_calibration(tmp_path)
