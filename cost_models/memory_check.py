@@ -13,7 +13,7 @@ from cost_models.memory import MemoryPlan, memory_plan
 from cost_models.models import model
 from cost_models.parallel import Parallelism
 
-# What a log calls a quantisation → weight dtype; the model's own scheme goes before "fp8" and "mxfp4".
+# What a log calls a quantisation → weight dtype.
 _QUANTIZATIONS = {
     "none": "bf16",
     "int4g128": "int4",
@@ -172,9 +172,13 @@ def _logged_tokens(row: Mapping[str, str], plan: MemoryPlan) -> int:
 
 
 def _weight_dtype(row: Mapping[str, str], own: str, implied: str | None) -> str:
+    """The scheme that a log calls `quant_class`; the model's or the alias's own where that is of the same
+    kind.
+    """
     logged = row.get("quant_class") or ""
-    if logged in ("fp8", "mxfp4") and own == logged:
-        return own
+    for scheme in (implied, own):
+        if scheme and logged and scheme.startswith(logged.removesuffix("g128")):
+            return scheme
     if logged in _QUANTIZATIONS:
         return _QUANTIZATIONS[logged]
     return implied or "auto"

@@ -12,8 +12,10 @@ class GemmParams:
     """Matrix product: see `operators.gemm`.
 
     edge_elements: how fast a tile loses efficiency as it shrinks. prologue_elements: K elements that
-    filling the pipeline costs. split_s: reduction after split-K. wave_quantization: 0 = waves count in
-    fractions, 1 = rounded up.
+    filling the pipeline costs. split_s, split_passes: fixed time of
+    the reduction after split-K, and how often its 32-bit partial sums pass through memory. element_s:
+    serial time of a block for each of its K elements. wave_quantization: 0 = waves count in fractions, 1 =
+    rounded up.
     throttle: share of compute speed lost to the power limit in long products, half of it at throttle_s of
     work.
     quantize_passes: times that an m·k operand passes through memory to be quantised.
@@ -27,6 +29,8 @@ class GemmParams:
     edge_elements: float = 0.0
     prologue_elements: float = 0.0
     split_s: float = 0.0
+    split_passes: float = 0.0
+    element_s: float = 0.0
     wave_quantization: float = 0.0
     throttle: float = 0.0
     throttle_s: float = 1.0

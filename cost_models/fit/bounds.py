@@ -16,6 +16,8 @@ GEMM_BOUNDS: dict[str, Bounds] = {
     "edge_elements": (15.0, 0.0, 200.0),
     "prologue_elements": (120.0, 0.0, 1000.0),
     "split_s": (2 * US, 0.0, 10 * US),
+    "split_passes": (0.5, 0.0, 5.0),
+    "element_s": (0.1e-9, 0.0, 5e-9),
     "wave_quantization": (0.3, 0.0, 1.0),
     "throttle": (0.05, 0.0, 0.4),
     "throttle_s": (500 * US, 100 * US, 0.1),

@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.calibration import Calibration, Residual, calibration
 from cost_models.fit.calibrate import residual, scoreable
 from cost_models.fit.forms import datasheet, predict
-from cost_models.fit.tables import OperatorTable, read_tables
+from cost_models.fit.tables import OperatorTable, holds_table, read_tables
 from cost_models.operators.roofline import Floats
 
 
@@ -62,7 +62,7 @@ def check_calibration(
     fitted.
     """
     rows: list[CheckRow] = []
-    skipped: list[str] = []
+    skipped = _unread(directory)
     pooled: dict[str, list[tuple[Floats, Floats, Floats]]] = {}
     for table in read_tables(directory, fitted.gpu if fitted else None):
         if held_out_only:
@@ -84,6 +84,12 @@ def check_calibration(
         joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
         totals.append(_row(kind, "all", joined[0], joined[1], joined[2], True))
     return CheckReport(tuple(rows), tuple(totals), tuple(skipped))
+
+
+def _unread(directory: Path) -> list[str]:
+    """CSV files that hold no table of operator times."""
+    files = sorted(directory.glob("*.csv")) if directory.is_dir() else []
+    return [f"{path.name}: no operator times in its columns" for path in files if not holds_table(path)]
 
 
 def _row(operator: str, part: str, predicted: Floats, measured: Floats, sheet: Floats, own: bool) -> CheckRow:

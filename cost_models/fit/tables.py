@@ -101,6 +101,12 @@ def read_tables(directory: Path, gpu_name: str | None = None) -> list[OperatorTa
     return tables
 
 
+def holds_table(path: Path) -> bool:
+    """Whether a CSV file has the columns of one of the kinds of table."""
+    with path.open(newline="", encoding="utf-8") as stream:
+        return _kind(csv.DictReader(stream).fieldnames or ()) is not None
+
+
 def _read_file(path: Path) -> list[OperatorTable]:
     with path.open(newline="", encoding="utf-8") as stream:
         reader = csv.DictReader(stream)

@@ -42,7 +42,8 @@ def gemm_time(
     For a tile of r x c outputs and split-K s: waves w = ceil(m/r)·ceil(n/c)·s / SMs; a wave takes
     2·r·c·(k/s + prologue) / (peak/SMs · ec · eff), eff = r·c / (r·c + edge·(r + c)) relative to the largest
     tile; memory takes (m·k·a + k·n·weight_bytes + 2·m·n) / (bw · em) with a = 1 for 8-bit activations, else
-    2. Of tiles of at least `least_tile_rows`, that with the
+    2. Split-K adds a reduction and its partial sums, and a block a serial time for each of its
+    K elements. Of tiles of at least `least_tile_rows`, that with the
     smallest pnorm(waves, memory) is taken, as a library's heuristic would.
     Textbook tile and wave quantisation (NVIDIA, Matrix Multiplication Background user's guide), parameters
     fitted. `l2_reuse`: operands that fit into L2 are read faster, as when one product is timed over and
@@ -68,7 +69,9 @@ def gemm_time(
     wave_s = 2.0 * area * (k / split + params.prologue_elements) * gpu.sm_count
     compute_s = waves * wave_s / (peak * params.compute_efficiency * relative * speed)
     work_s = pnorm(compute_s, np.broadcast_to(memory_s, compute_s.shape), params.exponent)
-    work_s = work_s + np.where(split > 1.0, params.split_s, 0.0)
+    partial_sums_s = 4.0 * params.split_passes * m * n * split / gpu.memory_bytes_per_s
+    work_s = work_s + np.where(split > 1.0, params.split_s + partial_sums_s, 0.0)
+    work_s = work_s + params.element_s * k / split
     best = np.argmin(np.where(rows >= least_tile_rows, work_s, np.inf), axis=0)
     columns = np.arange(len(best))
     chosen = work_s[best, columns] + params.quantize_passes * m * k / gpu.memory_bytes_per_s

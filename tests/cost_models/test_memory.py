@@ -6,8 +6,18 @@ import csv
 
 import pytest
 
-from cost_models import DoesNotFitError, Parallelism, SpecError, UnknownNameError, gpu, memory_plan, model
+from cost_models import (
+    DoesNotFitError,
+    Parallelism,
+    SpecError,
+    UnknownNameError,
+    gpu,
+    memory_plan,
+    model,
+    weight_dtype,
+)
 from cost_models.errors import GIB
+from cost_models.layers import weights_bytes
 from cost_models.memory import forward_bytes, kv_bytes_per_token
 from cost_models.memory_check import check_rows
 
@@ -29,6 +39,24 @@ def test_the_plan_of_llama_8b_on_an_h100_by_hand():
     assert plan.kv_cache_bytes / GIB == pytest.approx(51.38, abs=0.15)
     assert plan.num_gpu_blocks == int(plan.kv_cache_bytes // (131072 * 16))
     assert plan.kv_tokens == plan.num_gpu_blocks * 16
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "dtype", "logged_gib"),
+    [
+        ("meta-llama/Meta-Llama-3.1-8B", 1, "bf16", 14.99),
+        ("meta-llama/Meta-Llama-3.1-70B", 2, "fp8", 33.88),
+        ("Qwen/Qwen3-30B-A3B", 1, "bf16", 56.93),
+        ("Qwen/Qwen3-235B-A22B", 8, "fp8", 27.67),
+        ("openai/gpt-oss-20b", 1, "mxfp4", 13.72),
+        ("openai/gpt-oss-120b", 4, "mxfp4", 17.22),
+        ("Qwen/Qwen2.5-14B-Instruct", 1, "int4", 9.38),
+    ],
+)
+def test_weights_take_what_engines_logged(name, tensor, dtype, logged_gib):
+    """GiB of weights on one GPU, as vLLM logged them at start-up: within 0.1 GiB."""
+    planned = weights_bytes(model(name).model, Parallelism(tensor), weight_dtype(dtype))
+    assert planned / GIB == pytest.approx(logged_gib, abs=0.1)
 
 
 def test_an_activation_of_119_kb_a_token_was_measured_for_llama_8b():
@@ -146,6 +174,16 @@ def test_a_check_compares_tokens_and_gib_and_ends_with_the_total():
     last = check.render().splitlines()[-1]
     assert last.startswith("fit: kv_tokens median 0.")
     assert last.endswith("over 1 rows")
+
+
+def test_a_check_takes_the_scheme_that_was_logged():
+    """fp8 of a bf16 checkpoint halves the linear layers; a scheme that the model has itself covers what it
+    covers.
+    """
+    plain, fp8 = check_rows([row(), row(quant_class="fp8")]).rows
+    assert fp8.plan.weights_bytes < 0.6 * plain.plan.weights_bytes
+    kimi = row(model="moonshotai/Kimi-K2.5", gpu="B200", tp="8", quant_class="int4g128")
+    assert check_rows([kimi]).rows[0].plan.weights_bytes / GIB < 80
 
 
 def test_a_check_says_what_it_left_out():
