@@ -179,10 +179,12 @@ class TrackingBookkeeping(AsyncBookkeeping):
         was_running = request.status is RequestStatus.RUNNING
         before = request.num_tokens
         final = self._append(request, tokens)
-        in_flight = request.num_output_placeholders - len(tokens)
-        request.num_output_placeholders = in_flight
+        arrived = request.num_tokens - before
         if self.rules.uncount_cut_tokens:
-            request.num_computed_tokens -= len(tokens) - (request.num_tokens - before)
+            request.num_computed_tokens -= len(tokens) - arrived
+            arrived = len(tokens)
+        in_flight = request.num_output_placeholders - arrived
+        request.num_output_placeholders = in_flight
         if not self.kv_cache.caching:
             return final
         if self._enters_after_outputs:

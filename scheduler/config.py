@@ -26,7 +26,7 @@ class KVGroupSpec:
     """One group of layers that share block tables.
 
     `block_size` in tokens; `window` for sliding attention and `chunk` for chunked-local attention in tokens;
-    `mamba_mode` none, align or all, with `num_speculative_blocks` further state blocks per request.
+    `mamba_mode` none, align or all, `num_speculative_blocks` must be 0: such state blocks are not supported.
     """
 
     kind: GroupKind = GroupKind.FULL
@@ -43,6 +43,11 @@ class KVGroupSpec:
             raise ValueError(f"a sliding group needs a window of at least 1 token, not {self.window}")
         if self.kind is GroupKind.CHUNKED_LOCAL and self.chunk < 1:
             raise ValueError(f"a chunked-local group needs a chunk of at least 1 token, not {self.chunk}")
+        if self.num_speculative_blocks:
+            raise ValueError(
+                f"num_speculative_blocks is {self.num_speculative_blocks}, but mamba groups with speculative "
+                "state blocks are not supported"
+            )
 
 
 @dataclass(frozen=True, slots=True)

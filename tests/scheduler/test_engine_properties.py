@@ -233,6 +233,8 @@ def test_laws_hold_after_every_step_and_everything_ends(
 ) -> None:
     if groups != "full":
         features = features - {"connector"}
+    if groups == "mamba":
+        features = features - {"spec"}  # chunks cut at states and chunks that feed a drafter need not agree
     engine_release = release(version)
     tracks = engine_release.rules.track_stale_output
     if ahead and "sessions" in features and not tracks:

@@ -49,8 +49,6 @@ def test_single_rules_can_be_set_against_the_release() -> None:
     changed = release("0.16.0").with_rules(holders_first=True)
     assert changed.rules.holders_first
     assert not changed.rules.reuse_unhashed_first
-    assert changed.note is not None
-    assert "holders_first" in changed.note
     with pytest.raises(TypeError):
         release("0.16.0").with_rules(no_such_rule=True)
     with pytest.raises(FrozenInstanceError):
