@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,8 +32,19 @@ def fit(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a field of the scenario.")
     ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.csv", help="Plan nothing: compare plans with logged start-ups instead."),
+    ] = None,
 ) -> None:
-    """Show where a replica's memory goes, and how many requests fit at once."""
+    """Show where a replica's memory goes, and how many requests fit at once.
+
+    `--check FILE.csv` judges the memory plan by start-up logs: one row an engine, with the columns
+    vllm_version, gpu, tp, model and kv_tokens or num_gpu_blocks; others may follow or be missing.
+    """
+    if check is not None:
+        _check(check)
+        return
     from sim.fit import fit as plan
     from sim.fit import render
     from sim.scenario import load_scenario
@@ -58,6 +70,29 @@ def fit(
     else:
         chosen = _from_options(options, prompt_tokens, output_tokens)
     typer.echo(render(plan(chosen)))
+
+
+def _check(path: Path) -> None:
+    import csv
+
+    from cost_models.memory_check import check_rows
+    from sim.errors import did_you_mean, input_error
+
+    needed = ("vllm_version", "gpu", "tp", "model")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as handle:
+            reader = csv.DictReader(handle)
+            header = reader.fieldnames or []
+            rows = list(reader)
+    except OSError as error:
+        raise input_error(error.strerror or str(error), where=str(path)) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise input_error(f"not a CSV file: {error}", where=str(path)) from None
+    missing = [name for name in needed if name not in header]
+    if missing:
+        faults = [f"no column {name}{did_you_mean(name, header)}" for name in missing]
+        raise input_error("; ".join(faults), where=f"{path}:1")
+    typer.echo(check_rows(rows).render())
 
 
 def _from_options(options: dict[str, str | int | float], prompt_tokens: int, output_tokens: int) -> Scenario:
