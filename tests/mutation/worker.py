@@ -2,8 +2,8 @@
 
     python tests/mutation/worker.py MUTANT CASE...
 
-writes one line a case (a recorded run, or the path of a test), `noticed` or `identical`. Nothing goes to disk:
-changed modules are compiled from changed text as they are imported.
+writes one line a case (a recorded run, or the path of a test), `noticed` or `identical`. Nothing goes to
+disk: changed modules are compiled from changed text as they are imported.
 """
 
 from __future__ import annotations
