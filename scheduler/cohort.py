@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from scheduler.kv_cache.plain import PlainKVCache
 from scheduler.output import EngineCoreOutputs, RequestOutput, SchedulerOutput
-from scheduler.policies import FcfsTail
 from scheduler.request import Request
 from scheduler.state import EngineState
 from scheduler.status import RequestStatus
@@ -80,7 +79,7 @@ class Cohort:
         self._size = kv_cache.block_size
         self._forecast = forecast
         self._scheduler = scheduler
-        self._tail_is_victim = type(scheduler.victim_policy) is FcfsTail
+        self._tail_is_victim = scheduler.tail_is_victim
         self._ahead = state.config.async_scheduling
         self._entered = 0
         """The first base + _entered tokens of each member are entered in the prefix cache, block by block."""

@@ -19,7 +19,7 @@ from scheduler.errors import InvariantError
 from scheduler.gates import AdmissionGate
 from scheduler.kv_cache.lookup import PrefixHits
 from scheduler.output import SchedulerOutput
-from scheduler.policies import RunningView, VictimPolicy, VictimView
+from scheduler.policies import FcfsTail, RunningView, VictimPolicy, VictimView
 from scheduler.request import Request
 from scheduler.speculation import Drafter, use_drafts
 from scheduler.state import EngineState
@@ -42,6 +42,7 @@ class Scheduler:
         config = state.config
         self.state = state
         self.victim_policy = victim_policy
+        self.tail_is_victim = type(victim_policy) is FcfsTail
         self.running_view = RunningView(state.running, state.kv_cache.pool)
         self.gates = gates
         self.bookkeeping = bookkeeping
@@ -198,7 +199,7 @@ class Scheduler:
             state.preempt(victim)
             output.preempted.append(victim)
             if victim is request:
-                goes_on = rules.self_victims_do_not_end_the_phase and state.config.policy == "priority"
+                goes_on = rules.self_victims_do_not_end_the_phase and not self.tail_is_victim
                 return (index if goes_on else the_end), False
             if self._allocate_running(request, num_tokens):
                 return index, True

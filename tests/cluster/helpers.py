@@ -78,7 +78,9 @@ def make_world(
 ) -> World:
     timer = timer or FixedTimer()
     policies = {
-        name: limits.pop(name) for name in ("victim_policy", "waiting_order", "offload") if name in limits
+        name: limits.pop(name)
+        for name in ("victim_policy", "waiting_order", "offload", "release")
+        if name in limits
     }
     config = SchedulerConfig(
         **{"max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 4096} | limits

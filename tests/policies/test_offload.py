@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler import Request, RequestStatus
+from scheduler.release import release
 from sim.cluster.host_offload import HostOffload, OffloadSpec
 from sim.cluster.link import Link
 from sim.recorder import Status
@@ -184,9 +185,16 @@ def play(work: list[tuple[int, int, float]], **knobs: object):
     asynchronous=st.booleans(),
     caching=st.booleans(),
     chunk=st.sampled_from([8, 64]),
+    version=st.sampled_from(["0.16.0", "0.29.0", "0.33.0"]),
 )
 def test_whatever_the_link_everybody_is_served_in_full_and_the_host_is_empty_in_the_end(
-    work: list, bandwidth: float, capacity: float, asynchronous: bool, caching: bool, chunk: int
+    work: list,
+    bandwidth: float,
+    capacity: float,
+    asynchronous: bool,
+    caching: bool,
+    chunk: int,
+    version: str,
 ) -> None:
     world = play(
         work,
@@ -195,6 +203,7 @@ def test_whatever_the_link_everybody_is_served_in_full_and_the_host_is_empty_in_
         caching=caching,
         max_num_batched_tokens=chunk,
         max_num_seqs=min(chunk, 64),
+        release=release(version),
     )
     log = world.recorder.requests
     assert world.stuck is None
