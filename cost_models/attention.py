@@ -13,7 +13,7 @@ from cost_models.models import Model
 from cost_models.operators.decode import DecodeBatch, DecodeKernel, batch_seconds
 from cost_models.operators.prefill import PrefillKernel
 from cost_models.parallel import Parallelism
-from cost_models.serving import serving_facts
+from cost_models.serving import SHORT_CHUNK_TOKENS, serving_facts
 
 MIN_LAUNCH_S = 1e-6
 
@@ -66,9 +66,8 @@ class ModelAttention:
             for limit in (None, self.window_tokens)
         )
         self._mixed_slowdown = facts.mixed_decode_slowdown
-        # A chunk whose query rows fill more than one tile makes the kernel run as for a prefill; a kernel
-        # that does not pack the heads of a group into one tile does so for any chunk.
-        self._longest_split_chunk = prefill.tile_rows // (heads // kv_heads) if prefill.packs_heads else 1
+        # A kernel that does not pack the heads of a group into one tile suffers beside any chunk.
+        self._harmless_chunk = SHORT_CHUNK_TOKENS if prefill.packs_heads else 1
         self._prefix_token_s = _expand_prefix_s(spec, part, heads, fitted)
 
     def decode_batch(self, count: int) -> DecodeBatch:
@@ -89,7 +88,7 @@ class ModelAttention:
     def beside_prefill(self, chunks: Sequence[tuple[int, int]]) -> float:
         """Factor on decode attention in a step that also has these prefill chunks: one kernel serves both."""
         longest = max(chunk for chunk, _ in chunks)
-        return self._mixed_slowdown if longest > self._longest_split_chunk else 1.0
+        return self._mixed_slowdown if longest > self._harmless_chunk else 1.0
 
     def prefill_s(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, float]:
         """(attention, KV write) seconds of (chunk, prefix) tokens, beyond fixed times."""

@@ -14,6 +14,9 @@ from cost_models.models import Model
 # never take smaller ones there, though a bench that tries them all finds some quicker. Seen in TTFT: the same
 # from 980 to 1,024 tokens in a step, and a tenth more from 1,025 on (vLLM 0.23.0, H100, 9,450 requests).
 LARGE_PRODUCT_ROWS = 256
+# Up to here a prefill chunk leaves the decodes beside it alone. Seen in the same runs: beside chunks of 20
+# or 250 tokens decodes cost what they cost by themselves, beside 990 or 3,900 more than twice that.
+SHORT_CHUNK_TOKENS = 512
 LARGE_PRODUCT_TILE_ROWS = 128.0
 
 
