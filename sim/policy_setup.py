@@ -41,6 +41,15 @@ def engine_policies(scenario: Scenario, engine: EngineSection, *, allow_plugins:
     )
 
 
+def policy_notes(engine: EngineSection, *, has_priorities: bool) -> list[str]:
+    """What a reader should know of how policies and workload fit; `engine` has its defaults filled in."""
+    assert engine.waiting_order is not None
+    kind = engine.waiting_order.kind
+    if has_priorities and kind in ("fcfs", "shortest_job_first", "fair"):
+        return [f"requests have priorities, but the waiting order {kind} does not look at them"]
+    return []
+
+
 def offload_spec(engine: EngineSection, bytes_per_token: float) -> OffloadSpec | None:
     """Where preempted requests keep their KV, if they do; `bytes_per_token` on one GPU."""
     mode = engine.preemption_mode

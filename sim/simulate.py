@@ -13,6 +13,7 @@ from sim.cluster.router import ROUTERS
 from sim.cluster.world import Progress, World
 from sim.engine_setup import EngineSetup, engine_setup
 from sim.metrics import request_times
+from sim.policy_setup import policy_notes
 from sim.preemptions import preemption_notes, preemption_summary, preemption_table
 from sim.random_streams import streams
 from sim.recorder import STEP_FIELDS, Status
@@ -216,6 +217,7 @@ class RunResult:
     def notes(self) -> list[str]:
         """What to know before trusting the numbers."""
         notes = [*self.setup.notes, *self.workload.notes, *preemption_notes(self._engines, self.stuck)]
+        notes += policy_notes(self.setup.engine, has_priorities=bool(self.workload.table.priority.any()))
         statuses = self._recorder.requests.status
         flying, unsent = statuses.count(Status.IN_FLIGHT), statuses.count(Status.NOT_SENT)
         if flying or unsent:

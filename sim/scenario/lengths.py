@@ -134,6 +134,12 @@ class MixtureComponent(Section):
         PositiveFloat, Field(description="share of the requests, relative to the other weights")
     ]
     lengths: Annotated[SimpleLengths, Field(description="lengths of these requests")]
+    priority: Annotated[
+        int,
+        Field(
+            ge=-1_000_000, le=1_000_000, description="smaller goes first, where the waiting order looks at it"
+        ),
+    ] = 0
 
 
 class MixtureLengths(Section):

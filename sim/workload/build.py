@@ -109,9 +109,21 @@ def _synthetic(section: SyntheticSection, streams: Streams) -> _Drawn:
     if section.prefixes:
         prompt, prompts = share_prefixes(section.prefixes, prompt, distinct, streams)
     names: tuple[str, ...] = ("default",)
+    priority = None
     if isinstance(section.lengths, MixtureLengths):
         names = tuple(each.name for each in section.lengths.components)
-    return _Drawn(arrival_s, prompt, output, component, names, prompts, lambda row: f"request {row}", [])
+        priority = np.array([each.priority for each in section.lengths.components])[component]
+    return _Drawn(
+        arrival_s,
+        prompt,
+        output,
+        component,
+        names,
+        prompts,
+        lambda row: f"request {row}",
+        [],
+        priority=priority,
+    )
 
 
 def _replayed(scenario: Scenario, section: TraceWorkload, streams: Streams) -> _Drawn:

@@ -294,6 +294,31 @@ def test_an_exact_guess_makes_shortest_job_first_what_it_is_called(tmp_path: Pat
     assert lengths[1:] == sorted(lengths[1:]), "all but the first, which found the engine idle"
 
 
+# --- priorities ---------------------------------------------------------------------------------------------
+
+
+def test_under_priority_the_important_class_waits_less_and_the_other_pays_for_it(tmp_path: Path) -> None:
+    text = TIGHT.replace("      - name: short\n", "      - name: short\n        priority: -1\n")
+
+    def waits_s(policy: str) -> dict[str, float]:
+        path = write(tmp_path, text)
+        requests = simulate(load_scenario(path, [f"engine.scheduling_policy={policy}"])).requests
+        waited_s = requests.first_scheduled_s - requests.arrival_s
+        return {name: float(waited_s[requests["class"] == name].mean()) for name in ("short", "long")}
+
+    fcfs, priority = waits_s("fcfs"), waits_s("priority")
+    assert priority["short"] < fcfs["short"] / 2
+    assert priority["long"] > fcfs["long"]
+
+
+def test_priorities_that_nobody_looks_at_are_noted(tmp_path: Path) -> None:
+    text = TIGHT.replace("      - name: long\n", "      - name: long\n        priority: 1\n")
+    path = write(tmp_path, text)
+    note = "requests have priorities, but the waiting order fcfs does not look at them"
+    assert note in simulate(load_scenario(path)).notes
+    assert note not in simulate(load_scenario(path, ["engine.scheduling_policy=priority"])).notes
+
+
 # --- accounts and verdicts ----------------------------------------------------------------------------------
 
 

@@ -177,6 +177,8 @@ def _simulate(setup: Setup, traffic: Traffic, *, keep_steps: bool = False) -> Ru
         warmup_s=scenario.warmup_s,
     )
     clock_s = world.run(None, None)
+    if world.stuck is not None:
+        raise world.stuck
     return RunResult(scenario, engine, workload, world, clock_s)
 
 
