@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from sim.cli.calibrate import calibrate
+from sim.cli.compare_releases import compare_releases
 from sim.cli.conform import conform
 from sim.cli.fit import fit
 from sim.cli.report import report
@@ -53,7 +54,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, report, fit, scenarios, validate, conform, calibrate):
+for command in (run, report, fit, scenarios, validate, conform, calibrate, compare_releases):
     app.command()(command)
 
 
