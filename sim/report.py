@@ -147,6 +147,8 @@ def caption(summary: Summary, scenario: Scenario) -> str:
 def describe_load(scenario: Scenario) -> str:
     """Open or closed loop, and the rate or the concurrency, in a few words."""
     load = scenario.workload
+    if load.kind == "mix":
+        return "; ".join(f"{name}: {describe_load(scenario.part(name))}" for name in load.workloads)
     if load.kind == "closed_loop":
         return f"Closed loop, {load.max_concurrency:,} requests in flight"
     cap = f", client keeps at most {load.max_concurrency:,} in flight" if load.max_concurrency else ""

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import cost_models
 from sim.errors import Fault, InputError
 from sim.scenario.engine import EngineSection
+from sim.scenario.external_cache import external_cache_faults
 from sim.scenario.policies import policy_faults, resolved_policies
 from sim.scenario.rules import release_of
+from sim.scenario.speculative import schedules_ahead_by_default, speculative_faults
 from sim.scenario.switches import resolved_switches, switch_faults
+from sim.scenario.workload_checks import workload_faults
 
 if TYPE_CHECKING:
     from sim.scenario.scenario import Scenario
@@ -21,7 +24,13 @@ if TYPE_CHECKING:
 
 def scenario_faults(scenario: Scenario) -> list[Fault]:
     """Every fault that takes more than one field, or the catalogues, to see."""
-    faults = [*_time_faults(scenario), *switch_faults(scenario)]
+    faults = [
+        *_time_faults(scenario),
+        *switch_faults(scenario),
+        *speculative_faults(scenario),
+        *external_cache_faults(scenario),
+        *workload_faults(scenario),
+    ]
     try:
         engine = resolved_engine(scenario)
         return [*faults, *_limit_faults(scenario, engine), *policy_faults(scenario, engine)]
@@ -49,8 +58,8 @@ def resolved_engine(scenario: Scenario) -> EngineSection:
         "max_num_batched_tokens": budget,
         "max_num_seqs": min(defaults.max_num_seqs, budget),  # a default never exceeds the budget
         "gpu_memory_utilization": defaults.gpu_memory_utilization,
-        "async_scheduling": defaults.async_scheduling,
         "reserve_full_prompt": release_of(engine).defaults.reserve_full_prompt,
+        "async_scheduling": defaults.async_scheduling and schedules_ahead_by_default(engine),
     }
     given = {name for name in filled if getattr(engine, name) is not None}
     filled = {name: value for name, value in filled.items() if name not in given}

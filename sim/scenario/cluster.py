@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sim.scenario.external_cache import ExternalCacheSection
 from sim.scenario.section import Section
 
 
@@ -13,8 +14,11 @@ class RouterSection(Section):
     """The policy that sends each arriving request to a replica."""
 
     kind: Annotated[
-        Literal["round_robin", "random", "least_outstanding", "power_of_two"],
-        Field(description="how the router picks a replica"),
+        Literal["round_robin", "random", "least_outstanding", "power_of_two", "session"],
+        Field(
+            description="how the router picks a replica; session: the one that served the session's first "
+            "turn, which goes to the one with the fewest requests in flight"
+        ),
     ] = "round_robin"
 
 
@@ -23,3 +27,6 @@ class ClusterSection(Section):
 
     replicas: Annotated[int, Field(ge=1, le=10_000, description="engines of the fleet")] = 1
     router: Annotated[RouterSection, Field(description="router in front of the replicas")] = RouterSection()
+    external_cache: Annotated[
+        ExternalCacheSection | None, Field(description="KV cache beyond the GPUs; null = none")
+    ] = None

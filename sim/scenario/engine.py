@@ -6,9 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sim.scenario.grammar import GrammarSection
+from sim.scenario.lora import LoraSection
 from sim.scenario.policies import PreemptionModeSection, VictimPolicySection, WaitingOrderSection
 from sim.scenario.rules import EngineVersion, RuleSettings
 from sim.scenario.section import Section
+from sim.scenario.speculative import SpeculativeSection
 from sim.scenario.switches import PauseEvent, since
 
 DEFAULT_NOTE = "; null = vLLM's default for this version and GPU"
@@ -150,3 +153,10 @@ class EngineSection(Section):
         tuple[PauseEvent, ...],
         Field(description="when every engine is paused and goes on" + since("pause_events")),
     ] = ()
+    speculative_config: Annotated[
+        SpeculativeSection | None, Field(description="speculative decoding; null = off")
+    ] = None
+    lora: Annotated[LoraSection | None, Field(description="slots for LoRA adapters; null = off")] = None
+    grammar: Annotated[
+        GrammarSection | None, Field(description="compiling grammars for structured output; null = none come")
+    ] = None

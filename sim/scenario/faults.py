@@ -110,7 +110,11 @@ def _unknown_field(name: str, sections: list[type[BaseModel]]) -> str:
 def _sections_at(root: type[BaseModel], loc: Path) -> list[type[BaseModel]]:
     """The model that holds the last step of `loc`, then its siblings in the same union of kinds."""
     here: list[type[BaseModel]] = [root]
+    is_name = False
     for step in loc:
+        if is_name:  # of an item in a mapping of sections
+            is_name = False
+            continue
         tagged = [section for section in here if _kind(section) == step]
         if tagged:
             here = tagged + [section for section in here if section is not tagged[0]]
@@ -119,9 +123,9 @@ def _sections_at(root: type[BaseModel], loc: Path) -> list[type[BaseModel]]:
         if isinstance(step, int):
             continue
         inner = _models_in(field) if field else []
-        if not inner:
+        if not field or not inner:
             return here
-        here = inner
+        here, is_name = inner, _is_mapping(field)
     return here
 
 
@@ -136,6 +140,17 @@ def _models_in(field: FieldInfo) -> list[type[BaseModel]]:
         elif get_origin(annotation) is not Literal:
             pending += get_args(annotation)
     return found
+
+
+def _is_mapping(field: FieldInfo) -> bool:
+    """Whether the models in a field stand in a mapping by name."""
+    pending: list[object] = [field.annotation]
+    while pending:
+        annotation = pending.pop(0)
+        if get_origin(annotation) is dict:
+            return True
+        pending += get_args(annotation) if get_origin(annotation) is not Literal else ()
+    return False
 
 
 def _kind(section: type[BaseModel]) -> str | None:

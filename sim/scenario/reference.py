@@ -68,7 +68,8 @@ def _references(field: dict[str, Any]) -> list[str]:
     inner = [
         *field.get("anyOf", []),
         *field.get("oneOf", []),
-        *([field["items"]] if "items" in field else []),
+        *(field[name] for name in ("items", "additionalProperties") if isinstance(field.get(name), dict)),
+        *field.get("patternProperties", {}).values(),
     ]
     return here + [reference for each in inner for reference in _references(each)]
 

@@ -30,10 +30,10 @@ def _lines(section: dict[str, object], indent: str) -> Iterator[str]:
         section.items(), key=lambda item: item[0] != "kind"
     ):  # kind first, the rest as it is
         if isinstance(value, dict) and value:
-            yield f"{indent}{key}:"
+            yield f"{indent}{_scalar(key)}:"
             yield from _lines(value, indent + "  ")
         else:
-            yield f"{indent}{key}: {_scalar(value)}"
+            yield f"{indent}{_scalar(key)}: {_scalar(value)}"
 
 
 def _scalar(value: object) -> str:

@@ -14,7 +14,7 @@ from sim.scenario.places import Places
 from sim.scenario.resolved import dump_resolved
 from sim.scenario.section import NonNegativeFloat, PositiveFloat, Section
 from sim.scenario.slo import Slo
-from sim.scenario.workload import Workload
+from sim.scenario.workload import MixWorkload, Workload
 
 
 class Scenario(Section):
@@ -53,10 +53,20 @@ class Scenario(Section):
     ] = 0.0
 
     _places: Places = PrivateAttr(default_factory=Places)
+    _workload_path: str = PrivateAttr(default="workload")
 
     def fault(self, path: str, message: str) -> Fault:
         """A fault found after loading, at the place where `path` (say `engine.max_num_seqs`) was given."""
+        if path.startswith("workload."):
+            path = self._workload_path + path.removeprefix("workload")
         return Fault(self._places.where(tuple(path.split("."))), path, message)
+
+    def part(self, name: str) -> Scenario:
+        """This scenario with one part of its mixed workload alone; faults still point into the file."""
+        assert isinstance(self.workload, MixWorkload)
+        alone = self.model_copy(update={"workload": self.workload.workloads[name]})
+        alone._workload_path = f"workload.workloads.{name}"  # noqa: SLF001
+        return alone
 
     def dump_resolved(self) -> str:
         """YAML of every field, engine defaults filled in; equal scenarios and versions give equal text."""

@@ -7,7 +7,10 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from sim.scenario.classes import Classes
+from sim.scenario.grammar import GrammarsSection
 from sim.scenario.lengths import Lengths
+from sim.scenario.lora import AdaptersSection
 from sim.scenario.prefixes import PrefixesSection
 from sim.scenario.section import (
     MAX_REQUESTS,
@@ -17,6 +20,8 @@ from sim.scenario.section import (
     RequestCount,
     Section,
 )
+from sim.scenario.sessions import SessionsSection
+from sim.scenario.timeouts import TimeoutsSection
 
 
 class LengthEstimateSection(Section):
@@ -54,10 +59,24 @@ class RequestsSection(Section):
         Literal["reject", "clip"],
         Field(description="a request longer than max_model_len is refused on arrival, or cut to fit"),
     ] = "reject"
+    classes: Annotated[
+        Classes | None, Field(description="priority, SLO and patience by name of class; null = all alike")
+    ] = None
+    timeouts: Annotated[
+        TimeoutsSection | None, Field(description="how long clients wait; null = for ever")
+    ] = None
+    lora: Annotated[
+        AdaptersSection | None, Field(description="which LoRA adapters are asked for; null = none")
+    ] = None
+    grammar: Annotated[
+        GrammarsSection | None, Field(description="which grammars outputs must fit; null = none")
+    ] = None
 
 
 class SyntheticSection(RequestsSection):
     """Requests made from distributions."""
+
+    at_most_one_of: ClassVar = (("distinct_prompts", "sessions"),)
 
     lengths: Annotated[Lengths, Field(description="prompt and output lengths")]
     distinct_prompts: Annotated[
@@ -65,6 +84,10 @@ class SyntheticSection(RequestsSection):
         Field(
             description="request i repeats the prompt and lengths of request i mod this; null = all differ"
         ),
+    ] = None
+    sessions: Annotated[
+        SessionsSection | None,
+        Field(description="each arrival begins a session of several turns; null = every request is alone"),
     ] = None
 
 
@@ -193,9 +216,50 @@ class TraceWorkload(RequestsSection):
     hash_block_tokens: Annotated[
         int, Field(ge=1, le=1 << 20, description="tokens that one of the trace's hash_ids stands for")
     ] = 512
+    follow_sessions: Annotated[
+        bool,
+        Field(
+            description="rows of one session are turns of one conversation: a prompt repeats what was said "
+            "before, and a turn waits for the answer before it"
+        ),
+    ] = False
+
+
+PlainWorkload = (
+    PoissonWorkload | GammaWorkload | ConstantWorkload | BurstWorkload | ClosedLoopWorkload | TraceWorkload
+)
+
+PartName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=100)]
+
+
+class MixWorkload(Section):
+    """Several workloads at once, each with its own arrivals, lengths and clients."""
+
+    kind: Literal["mix"]
+    workloads: Annotated[
+        dict[PartName, Annotated[PlainWorkload, Field(discriminator="kind")]],
+        Field(min_length=1, description="workloads by name; the name becomes the class of their requests"),
+    ]
+    classes: Annotated[
+        Classes | None, Field(description="priority, SLO and patience by name of class; null = all alike")
+    ] = None
+    length_estimate: Annotated[
+        LengthEstimateSection | None,
+        Field(description="output lengths guessed in advance, for policies that go by them; null = none"),
+    ] = None
+    ignore_eos: Annotated[
+        bool,
+        Field(description="true: max_tokens asks for the output length; false: the model ends it by EOS"),
+    ] = False
 
 
 Workload = Annotated[
-    PoissonWorkload | GammaWorkload | ConstantWorkload | BurstWorkload | ClosedLoopWorkload | TraceWorkload,
+    PoissonWorkload
+    | GammaWorkload
+    | ConstantWorkload
+    | BurstWorkload
+    | ClosedLoopWorkload
+    | TraceWorkload
+    | MixWorkload,
     Field(discriminator="kind"),
 ]

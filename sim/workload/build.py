@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from sim.errors import InputError, input_error
 from sim.random_streams import Streams
-from sim.scenario.lengths import MixtureLengths
-from sim.scenario.prefixes import PrefixesSection
 from sim.scenario.scenario import Scenario
-from sim.scenario.workload import (
-    BurstWorkload,
-    ClosedLoopWorkload,
-    OpenLoopSection,
-    RequestsSection,
-    SyntheticSection,
-    TraceWorkload,
-)
-from sim.workload.arrivals import arrival_times_s
-from sim.workload.lengths import draw_lengths
+from sim.scenario.workload import ClosedLoopWorkload, MixWorkload, PlainWorkload, TraceWorkload
+from sim.workload.choices import draw_choices
+from sim.workload.classes import by_class, draw_timeouts
+from sim.workload.drawn import Drawn
+from sim.workload.mix import mixed
 from sim.workload.over_length import fit_lengths
-from sim.workload.prompts import DistinctPrompts, HashedPrompts, PrefixedPrompts, Prompts
+from sim.workload.prompts import DistinctPrompts, HashedPrompts, Prompts, SessionPrompts
 from sim.workload.replay import replayed_rows
-from sim.workload.table import Limits, RequestTable, Workload
+from sim.workload.sessions import turns_in_trace
+from sim.workload.synthetic import draw_requests, share_prefixes
+from sim.workload.table import Client, Limits, RequestTable, Workload
 from sim.workload.traces import TraceRows
 
 Ints = npt.NDArray[np.int64]
@@ -39,14 +33,46 @@ def build_workload(scenario: Scenario, streams: Streams, limits: Limits) -> Work
     `limits` says what the engine takes; longer requests are marked `rejected` or cut, as `over_length` asks.
     """
     section = scenario.workload
+    if isinstance(section, MixWorkload):
+        parts = {
+            name: _plain(scenario.part(name), part, _streams_of(name, streams), limits)
+            for name, part in section.workloads.items()
+        }
+        if sum(len(part.table.class_names) for part in parts.values()) > MAX_CLASSES:
+            message = f"have more than {MAX_CLASSES:,} classes together"
+            raise InputError([scenario.fault("workload.workloads", message)])
+        workload = mixed(parts, ignore_eos=section.ignore_eos)
+    else:
+        workload = _plain(scenario, section, streams, limits)
+    table = workload.table
+    if section.classes:
+        table = by_class(scenario, section.classes, table, streams)
+    if section.length_estimate is not None:
+        table = replace(table, expected_output_tokens=_guesses(section.length_estimate.sigma, table, streams))
+    return replace(workload, table=table)
+
+
+def _streams_of(part: str, streams: Streams) -> Streams:
+    """The streams of one part of a mixed workload."""
+    return lambda name: streams(f"{part}.{name}")
+
+
+def _guesses(sigma: float, table: RequestTable, streams: Streams) -> npt.NDArray[np.float64]:
+    """Output lengths as a predictor would see them: right in the median, wrong by lognormal noise."""
+    noise = streams("estimates").standard_normal(len(table))
+    return table.output_tokens.astype(np.float64) * np.exp(sigma * noise)
+
+
+def _plain(scenario: Scenario, section: PlainWorkload, streams: Streams, limits: Limits) -> Workload:
+    """A workload that is no mix."""
     if isinstance(section, TraceWorkload):
         drawn = _replayed(scenario, section, streams)
     else:
-        drawn = _synthetic(section, streams)
+        drawn = draw_requests(section, streams, limits.max_model_len)
     prompt, output, rejected, notes = fit_lengths(
         drawn.prompt, drawn.output, limits.max_model_len, section.over_length, drawn.row_name
     )
-    count = len(prompt)
+    count, after = len(prompt), drawn.turn_after
     table = RequestTable(
         arrival_s=drawn.arrival_s,
         prompt_tokens=prompt.astype(np.int32),
@@ -57,78 +83,46 @@ def build_workload(scenario: Scenario, streams: Streams, limits: Limits) -> Work
         priority=np.zeros(count, np.int32) if drawn.priority is None else drawn.priority.astype(np.int32),
         rejected=rejected,
         prompts=drawn.prompts,
-        expected_output_tokens=_guesses(section, output, streams),
+        turn_after=after,
+        think_s=drawn.think_s,
     )
+    rows = np.arange(count) if after is None else np.flatnonzero(after < 0)
     return Workload(
-        table=table,
+        table=_with_wishes(section, table, streams),
         loop="closed" if isinstance(section, ClosedLoopWorkload) else "open",
         max_concurrency=section.max_concurrency,
         ignore_eos=section.ignore_eos,
         notes=drawn.notes + notes,
+        parts=(Client(rows, section.max_concurrency, leaves=not isinstance(section, TraceWorkload)),),
     )
 
 
-def _guesses(section: RequestsSection, output: Ints, streams: Streams) -> npt.NDArray[np.float64] | None:
-    """Output lengths as a predictor would see them: right in the median, wrong by lognormal noise."""
-    if section.length_estimate is None:
-        return None
-    noise = streams("estimates").standard_normal(len(output))
-    return output.astype(np.float64) * np.exp(section.length_estimate.sigma * noise)
+def _with_wishes(section: PlainWorkload, table: RequestTable, streams: Streams) -> RequestTable:
+    """The table with what else requests ask for: an adapter, a grammar, an answer in time."""
+    count = len(table)
+    if section.timeouts is not None:
+        first_s, total_s = draw_timeouts(section.timeouts, count, streams)
+        table = replace(table, first_token_timeout_s=first_s, timeout_s=total_s)
+    if section.lora is not None:
+        asker = table.session if table.turn_after is not None else np.arange(count)
+        number = section.lora.num_adapters
+        adapter = draw_choices(section.lora, number, int(asker.max(initial=-1)) + 1, streams("lora"))[asker]
+        names = tuple(f"adapter-{k}" for k in range(number))
+        table = replace(table, adapter=adapter.astype(np.int32), adapter_names=names)
+    if section.grammar is not None:
+        grammar = draw_choices(section.grammar, section.grammar.num_grammars, count, streams("grammar"))
+        table = replace(table, grammar=grammar)
+    return table
 
 
-@dataclass(slots=True, eq=False)
-class _Drawn:
-    """Requests before they meet the limits of the engine."""
-
-    arrival_s: npt.NDArray[np.float64]
-    prompt: Ints
-    output: Ints
-    class_index: npt.NDArray[np.integer]
-    class_names: tuple[str, ...]
-    prompts: Prompts
-    row_name: Callable[[int], str]
-    notes: list[str]
-    session: Ints | None = None
-    priority: Ints | None = None
-
-
-def _synthetic(section: SyntheticSection, streams: Streams) -> _Drawn:
-    match section:
-        case OpenLoopSection():
-            arrival_s = arrival_times_s(section, streams("arrivals"))
-        case BurstWorkload() | ClosedLoopWorkload():
-            arrival_s = np.zeros(section.num_requests)
-        case _:
-            raise TypeError(f"{type(section).__name__} does not say when requests arrive")
-    count, distinct = len(arrival_s), section.distinct_prompts
-    prompt, output, component = draw_lengths(section.lengths, min(count, distinct or count), streams)
-    if distinct:
-        repeats = np.arange(count) % distinct
-        prompt, output, component = prompt[repeats], output[repeats], component[repeats]
-    prompts: Prompts = DistinctPrompts(distinct)
-    if section.prefixes:
-        prompt, prompts = share_prefixes(section.prefixes, prompt, distinct, streams)
-    names: tuple[str, ...] = ("default",)
-    priority = None
-    if isinstance(section.lengths, MixtureLengths):
-        names = tuple(each.name for each in section.lengths.components)
-        priority = np.array([each.priority for each in section.lengths.components])[component]
-    return _Drawn(
-        arrival_s,
-        prompt,
-        output,
-        component,
-        names,
-        prompts,
-        lambda row: f"request {row}",
-        [],
-        priority=priority,
-    )
-
-
-def _replayed(scenario: Scenario, section: TraceWorkload, streams: Streams) -> _Drawn:
+def _replayed(scenario: Scenario, section: TraceWorkload, streams: Streams) -> Drawn:
     rows = replayed_rows(scenario, section, streams)
     prompt, prompts = rows.prompt_tokens, _trace_prompts(scenario, section, rows)
+    after = None
+    if section.follow_sessions:
+        after, text = turns_in_trace(rows.sessions, prompt, rows.output_tokens)
+        if isinstance(prompts, DistinctPrompts):
+            prompts = SessionPrompts(text)
     if section.prefixes:
         prompt, prompts = share_prefixes(section.prefixes, prompt, None, streams)
     names, class_index = rows.class_names, rows.classes
@@ -136,7 +130,7 @@ def _replayed(scenario: Scenario, section: TraceWorkload, streams: Streams) -> _
         names, class_index = (*names, "default"), np.where(class_index < 0, len(names), class_index)
     if len(names) > MAX_CLASSES:
         raise input_error(f"has {len(names):,} classes; at most {MAX_CLASSES:,}", where=section.path)
-    return _Drawn(
+    return Drawn(
         rows.time_s,
         prompt,
         rows.output_tokens,
@@ -147,6 +141,8 @@ def _replayed(scenario: Scenario, section: TraceWorkload, streams: Streams) -> _
         rows.notes,
         rows.sessions,
         rows.priority,
+        turn_after=after,
+        think_s=None if after is None else np.zeros(len(rows)),
     )
 
 
@@ -158,25 +154,3 @@ def _trace_prompts(scenario: Scenario, section: TraceWorkload, rows: TraceRows) 
         raise InputError([scenario.fault("workload.prefixes", message)])
     offsets = np.concatenate([[0], np.cumsum(rows.num_hashes)])
     return HashedPrompts(rows.hash_ids, offsets, section.hash_block_tokens)
-
-
-def share_prefixes(
-    section: PrefixesSection, prompt: Ints, distinct: int | None, streams: Streams
-) -> tuple[Ints, Prompts]:
-    """Prompt lengths, prefix added where it comes on top, and prompts that begin with a group's prefix."""
-    count, rng = len(prompt), streams("prefixes")
-    draws = rng.random((count, 2))
-    if section.popularity == "cycle":
-        group = np.arange(count) % section.groups
-    else:
-        exponent = section.zipf_exponent if section.popularity == "zipf" else 0.0
-        weight = np.cumsum(np.arange(1, section.groups + 1, dtype=float) ** -exponent)
-        group = np.minimum(
-            np.searchsorted(weight / weight[-1], draws[:, 0], side="right"), section.groups - 1
-        )
-    group = np.where(draws[:, 1] < section.share, group, -1)
-    if distinct:
-        group = group[np.arange(count) % distinct]
-    if not section.within_prompt:
-        prompt = prompt + np.where(group >= 0, section.prefix_tokens, 0)
-    return prompt, PrefixedPrompts(group.astype(np.int32), section.groups, section.prefix_tokens, distinct)

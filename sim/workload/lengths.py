@@ -34,19 +34,23 @@ Floats = npt.NDArray[np.float64]
 AnyMarginal = Fixed | Uniform | Lognormal | Quantiles
 
 
-def draw_lengths(section: Lengths, count: int, streams: Streams) -> tuple[Ints, Ints, npt.NDArray[np.int16]]:
+def draw_lengths(
+    section: Lengths, count: int, streams: Streams, *, session: Ints | None = None
+) -> tuple[Ints, Ints, npt.NDArray[np.int16]]:
     """Prompt tokens, output tokens (each at least 1) and the component of a mixture, for `count` requests.
 
-    The first n of a longer draw are those of a draw of n.
+    The first n of a longer draw are those of a draw of n. Requests of one `session` (numbers from 0, rising)
+    are of one component.
     """
     normals = streams("lengths").standard_normal((count, 2))
     if not isinstance(section, MixtureLengths):
         return (*_draw(section, normals), np.zeros(count, np.int16))
     weights = np.array([component.weight for component in section.components])
-    chosen = np.searchsorted(
-        np.cumsum(weights) / weights.sum(), streams("lengths.components").random(count), side="right"
-    )
+    draws = streams("lengths.components").random(count if session is None else int(session[-1]) + 1)
+    chosen = np.searchsorted(np.cumsum(weights) / weights.sum(), draws, side="right")
     chosen = np.minimum(chosen, len(weights) - 1)
+    if session is not None:
+        chosen = chosen[session]
     prompt, output = np.empty(count, np.int64), np.empty(count, np.int64)
     for index, component in enumerate(section.components):
         rows = chosen == index
@@ -59,7 +63,7 @@ def _draw(section: Lengths, normals: Floats) -> tuple[Ints, Ints]:
     rho = 2 * np.sin(np.pi * pair.spearman / 6)
     first = normals[:, 0]
     second = rho * first + np.sqrt(1 - rho * rho) * normals[:, 1]
-    return _quantile(pair.prompt, first, "prompt"), _quantile(pair.output, second, "output")
+    return quantile(pair.prompt, first, "prompt"), quantile(pair.output, second, "output")
 
 
 def _as_marginals(section: Lengths) -> MarginalLengths:
@@ -84,7 +88,7 @@ def _as_marginals(section: Lengths) -> MarginalLengths:
     return MarginalLengths(kind="marginals", prompt=prompt, output=output, spearman=spearman)
 
 
-def _quantile(marginal: AnyMarginal, normal: Floats, side: str) -> Ints:
+def quantile(marginal: AnyMarginal, normal: Floats, side: str) -> Ints:
     """The marginal's value at the same probability as each standard normal value."""
     tokens: Floats
     low, high = 1, MAX_REQUEST_TOKENS

@@ -17,6 +17,8 @@ Ranges = tuple[tuple[int, int], ...]
 """A prompt: `(first token id, tokens)` of each run of consecutive ids."""
 
 SLOT_BITS = 24
+PART_BITS = 96
+"""Room for the ids of one workload among several: all its slots, and the blocks of any trace."""
 Ints = npt.NDArray[np.int64]
 
 
@@ -71,6 +73,60 @@ class PrefixedPrompts:
     def output_start(self, index: int, prompt_tokens: int) -> int:
         """Right after the own part of the prompt."""
         return self._own_start(index) + prompt_tokens - self._shared(index, prompt_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPrompts:
+    """Turns of conversations: a prompt is its conversation's text from the beginning.
+
+    `text` numbers the conversation of each row. Its text is one run of ids: messages and answers follow one
+    another, so a turn's output begins where its prompt ends, and the next prompt goes on behind that output.
+    The first `shared_tokens` of a text (by row) are the prefix of its `group`, if the rows have groups.
+    """
+
+    text: Ints
+    groups: int = 0
+    group: npt.NDArray[np.int32] | None = None
+    shared_tokens: Ints | None = None
+
+    def _own_start(self, index: int) -> int:
+        return (1 + self.groups + int(self.text[index])) << SLOT_BITS
+
+    def _shared(self, index: int) -> int:
+        return 0 if self.shared_tokens is None else int(self.shared_tokens[index])
+
+    def ranges(self, index: int, prompt_tokens: int) -> Ranges:
+        """The prefix, then the conversation so far."""
+        shared, own = self._shared(index), self._own_start(index)
+        if not shared:
+            return ((own, prompt_tokens),)
+        assert self.group is not None
+        prefix = ((1 + int(self.group[index])) << SLOT_BITS, shared)
+        return (prefix, (own, prompt_tokens - shared)) if shared < prompt_tokens else (prefix,)
+
+    def output_start(self, index: int, prompt_tokens: int) -> int:
+        """Right after the prompt."""
+        return self._own_start(index) + prompt_tokens - self._shared(index)
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPrompts:
+    """Prompts of several workloads that share nothing: row i is row `rows[i]` of workload `part[i]`."""
+
+    parts: tuple[Prompts, ...]
+    part: Ints
+    rows: Ints
+
+    def ranges(self, index: int, prompt_tokens: int) -> Ranges:
+        """The prompt in its own workload, in a range of ids of that workload alone."""
+        part = int(self.part[index])
+        ranges = self.parts[part].ranges(int(self.rows[index]), prompt_tokens)
+        return tuple([(start + (part << PART_BITS), length) for start, length in ranges])
+
+    def output_start(self, index: int, prompt_tokens: int) -> int:
+        """The output's first id, likewise."""
+        part = int(self.part[index])
+        return self.parts[part].output_start(int(self.rows[index]), prompt_tokens) + (part << PART_BITS)
 
 
 @dataclass(frozen=True, slots=True)

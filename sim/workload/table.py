@@ -17,7 +17,12 @@ class RequestTable:
 
     `arrival_s` counts from the start of the run. `rejected` marks requests longer than `max_model_len`: a
     server refuses them on arrival; they must be counted, never served. `session` is -1 for none.
-    `expected_output_tokens` are guesses that come with the requests, None where the workload has no guesses.
+
+    What only some workloads have is None in the others. `expected_output_tokens` are guesses that come with
+    the requests. A turn of a session names the row of the turn before it in `turn_after` (-1: a first turn):
+    it is sent `think_s` after that one's end, and not before its own `arrival_s`. `first_token_timeout_s` and
+    `timeout_s` count from arrival (inf: never). `adapter` is an index into `adapter_names` (-1: none),
+    `grammar` a number (-1: none).
     """
 
     arrival_s: npt.NDArray[np.float64]
@@ -30,6 +35,13 @@ class RequestTable:
     rejected: npt.NDArray[np.bool_]
     prompts: Prompts
     expected_output_tokens: npt.NDArray[np.float64] | None = None
+    turn_after: npt.NDArray[np.int64] | None = None
+    think_s: npt.NDArray[np.float64] | None = None
+    first_token_timeout_s: npt.NDArray[np.float64] | None = None
+    timeout_s: npt.NDArray[np.float64] | None = None
+    adapter: npt.NDArray[np.int32] | None = None
+    adapter_names: tuple[str, ...] = ()
+    grammar: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -44,18 +56,38 @@ class RequestTable:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Client:
+    """One load generator: the rows that it sends on its own account, in order (first turns and requests
+    without session), and how many of them, or of their sessions, may be under way at a time (None: any
+    number). If it `leaves`, a session ends with a turn that is refused or aborted.
+    """
+
+    rows: npt.NDArray[np.int64]
+    max_concurrency: int | None
+    leaves: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Workload:
     """The requests, how they are offered, and what was repaired or refused on the way.
 
     `loop` is "open" when requests come at `arrival_s`, "closed" when the next comes as one ends (`arrival_s`
-    is then 0 for all, and rows go in order). `max_concurrency` caps the requests in flight in either loop.
+    is then 0 for all, and rows go in order), "mixed" when there are clients of both kinds. `max_concurrency`
+    caps the requests in flight, or the sessions under way, in either loop. `parts` says who sends what; where
+    it is empty one client sends everything.
     """
 
     table: RequestTable
-    loop: Literal["open", "closed"] = "open"
+    loop: Literal["open", "closed", "mixed"] = "open"
     max_concurrency: int | None = None
     ignore_eos: bool = False
     notes: list[str] = field(default_factory=list)
+    parts: tuple[Client, ...] = ()
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """The load generators."""
+        return self.parts or (Client(np.arange(len(self.table)), self.max_concurrency),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ ONE_FAULT = {
     ),
     "an unknown kind": (
         spoilt("kind: poisson", "kind: posson"),
-        "s.yaml:7:1: workload: 'posson' is not one of poisson, gamma, constant, burst, closed_loop, trace; "
-        "did you mean 'poisson'?",
+        "s.yaml:7:1: workload: 'posson' is not one of poisson, gamma, constant, burst, closed_loop, trace, "
+        "mix; did you mean 'poisson'?",
     ),
     "no kind": (
         spoilt("  kind: poisson\n", ""),
@@ -35,7 +35,7 @@ ONE_FAULT = {
     "an unknown choice": (
         spoilt("seed: 3", "cluster: {router: {kind: round_robbin}}"),
         "s.yaml:3:20: cluster.router.kind: 'round_robbin' is not one of round_robin, random, "
-        "least_outstanding, power_of_two; did you mean 'round_robin'?",
+        "least_outstanding, power_of_two, session; did you mean 'round_robin'?",
     ),
     "a missing field": (spoilt("gpu: h100-sxm\n", ""), "s.yaml:1:1: gpu: is missing"),
     "a key given twice": (spoilt("seed: 3", "seed: 3\nseed: 4"), "s.yaml:4:1: seed: given twice"),
