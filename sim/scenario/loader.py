@@ -108,7 +108,10 @@ def _rebase_paths(data: dict[str, Data], folder: Path | None) -> dict[str, Data]
 
     rebased = rebase(data, "model")
     assert isinstance(rebased, dict)
-    return {**rebased, "workload": rebase(data.get("workload"), "path")}
+    workload = rebase(data.get("workload"), "path")
+    if isinstance(workload, dict) and isinstance(parts := workload.get("workloads"), dict):
+        workload = {**workload, "workloads": {name: rebase(part, "path") for name, part in parts.items()}}
+    return {**rebased, "workload": workload}
 
 
 def _without_nulls(data: Data) -> Data:

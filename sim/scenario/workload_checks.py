@@ -31,7 +31,7 @@ def workload_faults(scenario: Scenario) -> Iterator[Fault]:
         if part.grammar is not None and scenario.engine.grammar is None:
             yield scenario.fault(
                 f"{path}.grammar",
-                "the engine compiles no grammars; give engine.grammar, such as {compile_s: 0.1}",
+                "no grammar is compiled; give engine.grammar, such as {compile_s: 0.1}",
             )
         if isinstance(part, TraceWorkload) and part.follow_sessions and part.prefixes:
             yield scenario.fault(f"{path}.prefixes", "not together with follow_sessions")
@@ -78,4 +78,4 @@ def _class_faults(scenario: Scenario) -> Iterator[Fault]:
 
 def unknown_class(name: str, known: list[str] | tuple[str, ...]) -> str:
     """What to say of a class that no request has."""
-    return f"no request is of class '{name}'{did_you_mean(name, known)}; there are {', '.join(known)}"
+    return f"no request is of this class; there are {', '.join(known)}{did_you_mean(name, known)}"

@@ -22,10 +22,13 @@ def replayed_rows(scenario: Scenario, section: TraceWorkload, streams: Streams) 
     if section.end_s is not None and section.end_s <= section.start_s:
         message = f"must be after start_s {section.start_s:g}"
         raise InputError([scenario.fault("workload.end_s", message)])
-    where = scenario.fault("workload.path", "").where
     window = TraceWindow(section.start_s, section.end_s, section.num_requests)
     rows = read_trace(
-        section.path, section.format, window, block_tokens=section.hash_block_tokens, where=where
+        section.path,
+        section.format,
+        window,
+        block_tokens=section.hash_block_tokens,
+        named=scenario.fault("workload.path", ""),
     )
     rows = _in_order(rows)
     rows.time_s = rows.time_s - (section.start_s or rows.time_s[0])

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from sim.errors import did_you_mean, input_error
+from sim.errors import Fault, did_you_mean, input_error
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 @contextmanager
-def open_trace(path: Path, where: str | None) -> Iterator[IO[str]]:
-    """The lines of the file as text; `where` is the place in the scenario that names it.
+def open_trace(path: Path, named: Fault) -> Iterator[IO[str]]:
+    """The lines of the file as text; `named` has the place and the field of the scenario that name it.
 
     `InputError` for a file that is missing, not readable, not UTF-8 or a broken archive, whenever that shows.
     """
@@ -30,9 +30,9 @@ def open_trace(path: Path, where: str | None) -> Iterator[IO[str]]:
     except FileNotFoundError:
         folder = path.parent
         near = did_you_mean(path.name, [file.name for file in folder.iterdir()]) if folder.is_dir() else ""
-        raise input_error(f"no such file: {path}{near}", where=where, path="workload.path") from None
+        raise input_error(f"no such file: {path}{near}", where=named.where, path=named.path) from None
     except IsADirectoryError:
-        raise input_error(f"is a folder: {path}", where=where, path="workload.path") from None
+        raise input_error(f"is a folder: {path}", where=named.where, path=named.path) from None
     except UnicodeDecodeError as error:
         raise input_error(f"not UTF-8 text ({error.reason})", where=str(path)) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

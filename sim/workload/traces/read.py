@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from sim.errors import input_error
+from sim.errors import Fault, input_error
 from sim.workload.traces.csv_reader import CsvTrace
 from sim.workload.traces.files import open_trace
 from sim.workload.traces.json_lines import MooncakeTrace
@@ -27,15 +27,15 @@ class TraceWindow:
 
 
 def read_trace(
-    path: str, form: str, window: TraceWindow, *, block_tokens: int = 512, where: str | None = None
+    path: str, form: str, window: TraceWindow, *, block_tokens: int = 512, named: Fault
 ) -> TraceRows:
     """The rows of the trace in the window, in order of the file; `form` is "auto" or the name of one.
 
     Raises `InputError` with all faults of the part that was read (the first twenty, and how many more), or
-    when no row is left. `where` is the place in the scenario that names the file.
+    when no row is left. `named` has the place and the field of the scenario that name the file.
     """
     log = FaultLog(path)
-    with open_trace(Path(path), where) as lines:
+    with open_trace(Path(path), named) as lines:
         trace = _open_form(lines, form, block_tokens, log)
         pieces, span_s = _read_window(iter(trace), window)
     log.raise_if_any()
