@@ -130,7 +130,8 @@ def test_patience_has_the_distribution_that_was_asked_for():
     [
         (
             {**CHAT, "lengths": TWO_LENGTHS, "classes": {"shrot": {"priority": 1}}},
-            "workload.classes.shrot: no request is of this class; there are short, long; did you mean 'short'?",
+            "workload.classes.shrot: no request is of this class; there are short, long; did you mean "
+            "'short'?",
         ),
         (
             {**CHAT, "lengths": TWO_LENGTHS, "classes": {"short": {"priorty": 1}}},
