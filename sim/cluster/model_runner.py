@@ -53,3 +53,8 @@ class ModelRunner:
             last, start = answer
             sampled.append([start + position if position < last or never_ends else EOS_TOKEN_ID])
         return sampled
+
+    def _token(self, request_id: int, position: int) -> int:
+        """The token at a position of an answer; from its end on, EOS."""
+        last, start = self._answers[request_id]
+        return start + position if position < last or self._ignore_eos else EOS_TOKEN_ID

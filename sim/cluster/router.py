@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from scheduler import Request
 
@@ -77,10 +78,37 @@ class PowerOfTwo:
         return other if replicas[other].num_outstanding < replicas[one].num_outstanding else one
 
 
+class SessionAffinity:
+    """All turns of a session go where its first went; that, like a request without session, goes to the
+    replica with the fewest requests in flight.
+    """
+
+    def __init__(self, session: npt.NDArray[np.int64]) -> None:
+        """`session[request id]` is a number, -1 for none: it comes with the request, in a header."""
+        self._session = session
+        self._home: dict[int, int] = {}
+
+    def choose(self, request: Request, replicas: Sequence[ReplicaView]) -> int:
+        """The session's replica."""
+        session = int(self._session[request.request_id])
+        chosen = self._home.get(session)
+        if chosen is None:
+            loads = [replica.num_outstanding for replica in replicas]
+            chosen = loads.index(min(loads))
+            if session >= 0:
+                self._home[session] = chosen
+        return chosen
+
+
 ROUTERS: dict[str, Callable[[np.random.Generator], Router]] = {
     "round_robin": RoundRobin,
     "random": Random,
     "least_outstanding": LeastOutstanding,
     "power_of_two": PowerOfTwo,
 }
-"""Routing policies by their `kind` in a scenario; each takes the stream `routing`."""
+"""Routing policies by their `kind` in a scenario, all but `session`; each takes the stream `routing`."""
+
+
+def make_router(kind: str, rng: np.random.Generator, session: npt.NDArray[np.int64]) -> Router:
+    """The routing policy of that `kind`; `session` is the number of each request's session, -1 for none."""
+    return SessionAffinity(session) if kind == "session" else ROUTERS[kind](rng)
