@@ -26,6 +26,7 @@ from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig
 from sim.cluster.capacity import kv_capacity_tokens
 from sim.cluster.world import ReplicaSpec
 from sim.errors import InputError
+from sim.feature_setup import plan_with_features, speculation_spec, speculative_config
 from sim.policy_setup import engine_policies, offload_spec
 from sim.scenario import Scenario
 from sim.scenario.checks import resolved_engine
@@ -99,6 +100,7 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
                 block_size=engine.block_size,
                 enforce_eager=engine.enforce_eager,
             )
+            plan = plan_with_features(plan, engine, spec, parallel, weights)
     kv_cache = _kv_cache(scenario, engine, spec, plan)
     asked = engine.max_model_len
     max_model_len = kv_capacity_tokens(kv_cache, engine.max_num_batched_tokens, asked)
@@ -115,6 +117,8 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
         )
     if not timer.calibration.is_measured:
         notes.append(timer.calibration.note)
+    if engine.lora is not None:
+        notes.append("LoRA: slots and memory are those of the engine; the adapters' own kernels take no time")
     limits = SchedulerConfig(
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
@@ -129,7 +133,11 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
         max_active=engine.max_active,
         long_prefill_adaptive=engine.long_prefill_adaptive,
         prefill_interval=engine.prefill_interval,
+        speculative=speculative_config(engine),
+        max_loras=engine.lora.max_loras if engine.lora else None,
     )
+    with _faults_of(scenario, "engine.speculative_config.model"):
+        speculation = speculation_spec(scenario, engine, spec, part, weights)
     policies = engine_policies(scenario, engine, allow_plugins=allow_plugins)
     window = spec.sliding_window
     replica = ReplicaSpec(
@@ -144,6 +152,7 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
         waiting_order=policies.waiting_order,
         offload=offload_spec(engine, kv_bytes_per_token(spec, parallel, engine.kv_cache_dtype)),
         pause_events=tuple((event.at_s, PAUSE_LEVELS[event.state]) for event in engine.pause_events),
+        speculation=speculation,
     )
     return EngineSetup(engine, replica, spec, part, plan, timer.calibration_id, tuple(notes))
 

@@ -227,6 +227,8 @@ class RequestLog:
         self.client_queue_s = array("d", [0.0]) * num_requests
         self.replica = array("i", [-1]) * num_requests
         self.output_tokens = counts[:]
+        self.extra_tokens = counts[:]
+        """Of these, those that came in one burst with the token before."""
         self.cached_tokens = counts[:]
         self.num_preemptions = counts[:]
         self.recomputed_tokens = counts[:]

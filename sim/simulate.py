@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.shapes import BOUNDS
-from sim.cluster.router import ROUTERS
+from sim.cluster.router import make_router
 from sim.cluster.world import Progress, World
 from sim.engine_setup import EngineSetup, engine_setup
-from sim.metrics import request_times
+from sim.feature_setup import replica_with_features
+from sim.feature_summary import feature_summary, turns_given_up
+from sim.groups import adapter_groups, class_groups, group_table, has_class_slos, jain_index, joint_attainment
+from sim.metrics import RequestTimes, request_times
 from sim.policy_setup import policy_notes
 from sim.preemptions import preemption_notes, preemption_summary, preemption_table
 from sim.random_streams import streams
@@ -68,8 +72,8 @@ def simulate_workload(
     """Run these requests, in place of those that the scenario describes, on the scenario's cluster."""
     world = World(
         workload,
-        setup.replica,
-        ROUTERS[scenario.cluster.router.kind](streams(scenario.seed)("routing")),
+        replica_with_features(scenario, setup.replica, workload),
+        make_router(scenario.cluster.router.kind, streams(scenario.seed)("routing"), workload.table.session),
         num_replicas=scenario.cluster.replicas,
         keep_steps=keep_steps,
         warmup_s=scenario.warmup_s,
@@ -95,6 +99,7 @@ class RunResult:
         self.setup = setup
         self.workload = workload
         self.clock_s = clock_s
+        self._world = world
         self._recorder = world.recorder
         self._rejections = world.rejections
         self.stuck = world.stuck
@@ -103,18 +108,21 @@ class RunResult:
         self._tokens = world.recorder.token_times()
 
     @cached_property
+    def _times(self) -> RequestTimes:
+        return request_times(
+            self._recorder,
+            self._tokens,
+            np.asarray(self.workload.table.prompt_tokens, dtype=np.int64),
+            warmup_s=self.scenario.warmup_s,
+            end_s=self.clock_s,
+        )
+
+    @cached_property
     def requests(self) -> pd.DataFrame:
         """One row for every request that arrived, by id."""
         import pandas as pd
 
-        log, table = self._recorder.requests, self.workload.table
-        times = request_times(
-            self._recorder,
-            self._tokens,
-            np.asarray(table.prompt_tokens, dtype=np.int64),
-            warmup_s=self.scenario.warmup_s,
-            end_s=self.clock_s,
-        )
+        log, table, times = self._recorder.requests, self.workload.table, self._times
         frame = pd.DataFrame(
             {
                 "request_id": np.arange(len(table)),
@@ -134,6 +142,9 @@ class RunResult:
                 "status": np.array([status.name.lower() for status in Status], dtype=object)[times.status],
             }
         )
+        if table.adapter is not None:
+            names = np.array([*table.adapter_names, ""], dtype=object)
+            frame["adapter"] = names[table.adapter]
         sent = times.status != Status.NOT_SENT
         return frame if sent.all() else frame.loc[sent].reset_index(drop=True)
 
@@ -195,7 +206,26 @@ class RunResult:
             "notes": self.notes,
         }
         preemptions = preemption_summary(self._recorder, self._engines, self.stuck)
-        return self._offered() | numbers | preemptions | provenance
+        features = feature_summary(self._world, workload.table)
+        return self._offered() | numbers | self._by_group(numbers) | preemptions | features | provenance
+
+    def _by_group(self, numbers: Mapping[str, Json]) -> dict[str, Json]:
+        """Tables by client class and by adapter, where there are several; SLOs of classes, where they have
+        some.
+        """
+        table, times, log = self.workload.table, self._times, self._recorder.requests
+        classes, adapters = class_groups(self.scenario, table), adapter_groups(self.scenario, table)
+        found: dict[str, Json] = {}
+        if len(classes) > 1:
+            found["classes"] = group_table(classes, times, log)
+            found["class_jain_index"] = jain_index(classes, times)
+        if has_class_slos(self.scenario.workload):
+            duration_s = numbers["duration"]
+            assert isinstance(duration_s, float)
+            found |= joint_attainment(classes, times, duration_s)
+        if adapters:
+            found["adapters"] = group_table(adapters, times, log)
+        return found
 
     @cached_property
     def preemptions(self) -> pd.DataFrame:
@@ -220,6 +250,10 @@ class RunResult:
         notes += policy_notes(self.setup.engine, has_priorities=bool(self.workload.table.priority.any()))
         statuses = self._recorder.requests.status
         flying, unsent = statuses.count(Status.IN_FLIGHT), statuses.count(Status.NOT_SENT)
+        given_up = int(turns_given_up(np.array(statuses), self.workload.table.turn_after).sum())
+        if given_up:
+            notes.append(f"{given_up} turns were not sent: one before them was refused or aborted")
+            unsent -= given_up
         if flying or unsent:
             end = "the end at" if self.stuck else "the horizon of"
             notes.append(f"{end} {self.clock_s:g} s left {flying} requests in flight and {unsent} not sent")

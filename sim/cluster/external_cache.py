@@ -55,8 +55,8 @@ class GivenShares:
 class LruBlocks:
     """The least recently used block goes first. Of one text the tail is older than the head.
 
-    A block is known by the block before it, its tokens, and the adapter that computed it. Prompts come in once
-    their first output token is there, outputs when their request ends.
+    A block is known by the block before it, its tokens, and the adapter that computed it. Prompts come in
+    once their first output token is there, outputs when their request ends.
     """
 
     def __init__(self, capacity_tokens: int, block_size: int) -> None:
@@ -159,8 +159,8 @@ class ExternalCache:
         """When the last synchronous load ends: no batch may begin before."""
         self.num_loads = 0
         self._spec = spec
-        self._contents = contents
-        self._link = link
+        self.contents = contents
+        self.link = link
         self._block_size = block_size
         self._loads: deque[tuple[float, int]] = deque()
 
@@ -174,16 +174,16 @@ class ExternalCache:
         """
         size, asynchronous = self._block_size, self._spec.asynchronous
         most = request.num_tokens if asynchronous else request.num_tokens - 1
-        found = min(self._contents.find(request), most // size * size) - num_local_tokens
+        found = min(self.contents.find(request), most // size * size) - num_local_tokens
         return ExternalMatch(found, asynchronous) if found > 0 else _NOTHING
 
     def note_allocated(self, request: Request, num_external_tokens: int) -> None:
         """The load, if any, begins."""
-        self._contents.note_running(request)
+        self.contents.note_running(request)
         if not num_external_tokens:
             return
         self.num_loads += 1
-        ends_s = self._link.carry(self.now_s, num_external_tokens * self._spec.bytes_per_token)
+        ends_s = self.link.carry(self.now_s, num_external_tokens * self._spec.bytes_per_token)
         ends_s += self._spec.latency_s
         if self._spec.asynchronous:
             self._loads.append((ends_s, request.request_id))
@@ -192,7 +192,7 @@ class ExternalCache:
 
     def delays_free(self, request: Request) -> bool:
         """The request has ended; copies out are not waited for."""
-        self._contents.note_ended(request)
+        self.contents.note_ended(request)
         return False
 
     # --- reports --------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class ExternalCache:
 
     @property
     def load_ends_s(self) -> float:
-        """When the next load ends; infinite if there is none. On one link they end in the order they began."""
+        """When the next load ends, infinite if there is none: on one link they end in order."""
         return self._loads[0][0] if self._loads else inf
 
     def report(self) -> KVReport | None:

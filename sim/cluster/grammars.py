@@ -33,6 +33,8 @@ class GrammarCompiler:
     """The compiler of one replica. `ready(request_id)` is called when a request's grammar can be used."""
 
     def __init__(self, env: Environment, spec: GrammarSpec, ready: Callable[[int], None]) -> None:
+        self.num_asked = 0
+        """Requests that needed a grammar."""
         self.num_compiled = 0
         self.num_hits = 0
         """Requests whose grammar was there, or on its way."""
@@ -47,6 +49,7 @@ class GrammarCompiler:
 
     def ask(self, request_id: int) -> None:
         """A request that needs its grammar has come to the engine."""
+        self.num_asked += 1
         grammar = int(self._spec.grammar_of[request_id])
         if self._spec.cache and grammar in self._compiled:
             self.num_hits += 1
@@ -66,6 +69,7 @@ class GrammarCompiler:
         late_timeout(self._env, ends_s - now, (grammar, askers)).callbacks.append(self._finish)
 
     def _finish(self, event: Event) -> None:
+        assert event.value is not None
         grammar, askers = event.value
         self.num_compiled += 1
         if self._spec.cache:

@@ -38,7 +38,7 @@ class HostOffload:
         self.now_s = 0.0
         self.gpu_free_s = 0.0
         """When the last batch handed to the GPU ends: only then is the victim's KV complete."""
-        self.saved_s = 0.0
+        self.ready_s = 0.0
         """When the last copy to the host ends: no batch may begin before."""
         self.out, self.back = Link(spec.bandwidth_bytes_per_s), Link(spec.bandwidth_bytes_per_s)
         self.num_refused = 0
@@ -65,8 +65,8 @@ class HostOffload:
         if fitting > 0:
             self._saved_blocks[request.request_id] = saved + fitting
             self._free_bytes -= fitting * self._block_bytes
-            ready_s = max(self.now_s, self.gpu_free_s)
-            self.saved_s = self.out.carry(ready_s, fitting * self._block_bytes)
+            complete_s = max(self.now_s, self.gpu_free_s)
+            self.ready_s = self.out.carry(complete_s, fitting * self._block_bytes)
 
     # --- KV connector -------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class HostOffload:
         """Start the load, behind the copy out that it may have to wait for."""
         if num_external_tokens:
             num_bytes = num_external_tokens / self._block_size * self._block_bytes
-            self.load_ends_s = self.back.carry(max(self.now_s, self.saved_s), num_bytes)
+            self.load_ends_s = self.back.carry(max(self.now_s, self.ready_s), num_bytes)
             self._loading = request
 
     def delays_free(self, request: Request) -> bool:

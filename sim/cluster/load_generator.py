@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 
+import numpy as np
+import numpy.typing as npt
 from simpy import Environment, Event
 
 from sim.cluster.clock import LateEvent, late_timeout
@@ -30,7 +32,7 @@ class LoadGenerator:
         table: RequestTable,
         client: Client,
         send: Callable[[int, float], None],
-        next_turn: list[int] | None = None,
+        next_turn: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self.num_sent = 0
         self.num_in_flight = 0
@@ -57,7 +59,7 @@ class LoadGenerator:
     def on_end(self, request_id: int, *, served: bool) -> None:
         """A request has ended; `served`: with a whole answer. Its session goes on, or its slot is free."""
         if self._next_turn is not None and (served or not self._client.leaves):
-            follower = self._next_turn[request_id]
+            follower = int(self._next_turn[request_id])
             if follower >= 0:
                 self._send_later(follower)
                 return

@@ -65,8 +65,9 @@ class PlannedReplica(Replica):
                 batch = in_flight.popleft()
                 yield env.timeout(max(batch.end_s - env.now, self._host_free_s - env.now, 0.0))
                 self._update(batch)
-            elif not engine.has_work():
+            elif self._waits():
                 yield self._idle()
+                self._wake_up = None
 
     def _make_plan(self) -> bool:
         """Work out the coming turns, if there are any to be sure of."""

@@ -9,18 +9,21 @@ while the GPU is busy with the batch before, and shows only where it is the long
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from simpy import Event
 
 from cost_models.shapes import BOUNDS
 from scheduler import EngineCore, FinishReason, KVReport, Request, SchedulerOutput
+from scheduler.output import RequestOutput
 from sim.cluster.clock import Clock, LateEvent, late_timeout
+from sim.cluster.connectors import TimedConnector
 from sim.cluster.gpu import GpuQueue
-from sim.cluster.host_offload import HostOffload
+from sim.cluster.grammars import GrammarCompiler, GrammarSpec
 from sim.cluster.model_runner import ModelRunner
 from sim.cluster.progress import ProgressGuard
+from sim.cluster.speculation import Drafter, time_speculative_step
 from sim.cluster.step_shape import StepTimer, time_step
 from sim.recorder import Recorder
 
@@ -44,7 +47,8 @@ class Replica:
     """One engine with its GPUs. `run` is its SimPy process; the router calls `submit`.
 
     on_end: called with every request that finishes, and why. check: called after every step, if given.
-    offload: where the engine's preempted requests keep their KV, if they do.
+    connector: the engine's, if it has one. drafter: who drafts, under speculative decoding. grammars: how
+    those of structured output are compiled.
     """
 
     def __init__(
@@ -61,7 +65,9 @@ class Replica:
         depth: int = 1,
         front_end_s: float = 0.0,
         windows: tuple[int, ...] = (),
-        offload: HostOffload | None = None,
+        connector: TimedConnector | None = None,
+        drafter: Drafter | None = None,
+        grammars: GrammarSpec | None = None,
         check: Callable[[Replica, Batch], None] | None = None,
     ) -> None:
         self.index = index
@@ -78,7 +84,9 @@ class Replica:
         self._depth = depth
         self._front_end_s = front_end_s
         self._windows = windows
-        self._offload = offload
+        self._connector = connector
+        self._drafter = drafter
+        self.compiler = GrammarCompiler(env, grammars, self._grammar_ready) if grammars else None
         self._check = check
         self._gpu = GpuQueue()
         self._in_flight: deque[Batch] = deque()
@@ -108,6 +116,14 @@ class Replica:
         else:
             self._add(request)
 
+    def abort(self, request: Request) -> None:
+        """The client has hung up: the request ends now, whatever the engine is doing with it."""
+        self.settle()
+        self._engine.abort_requests([request.request_id])
+        self._runs.close(request.request_id, self._steps.num_steps)
+        self._end(request, FinishReason.ABORT)
+        self._wake()
+
     def pause_at(self, at_s: float, level: int) -> None:
         """Pause the engine at a moment, or let it go on: see `EngineCore.pause`. Call before time runs."""
         late_timeout(self._env, at_s, level).callbacks.append(self._pause)
@@ -119,13 +135,24 @@ class Replica:
         self._wake()
 
     def _enter(self, event: Event) -> None:
-        assert isinstance(event.value, Request)
-        self._add(event.value)
+        request = event.value
+        assert isinstance(request, Request)
+        if request.request_id in self.requests:  # else it was aborted on the way
+            self._add(request)
 
     def _add(self, request: Request) -> None:
         self.settle()
         self._engine.add_request(request)
+        if request.needs_grammar:
+            assert self.compiler is not None
+            self.compiler.ask(request.request_id)
         self._wake()
+
+    def _grammar_ready(self, request_id: int) -> None:
+        if request_id in self.requests:
+            self.settle()
+            self._engine.grammar_ready(request_id)
+            self._wake()
 
     def _wake(self) -> None:
         if self._wake_up is not None:
@@ -143,15 +170,30 @@ class Replica:
                 batch = in_flight.popleft()
                 yield env.timeout(max(batch.end_s - env.now, self._host_free_s - env.now, 0.0))
                 self._update(batch)
-            elif not engine.has_work():
+            elif self._waits():
                 yield self._idle()
-            elif self._offload is not None and self._offload.is_loading:
-                yield self._idle() | env.timeout(self._offload.load_ends_s - env.now)
                 self._wake_up = None
 
+    def _waits(self) -> bool:
+        """With nothing in flight and nothing to schedule: whether the next step takes something from
+        outside.
+        """
+        return not self._engine.has_work() or self._is_loading or self._is_compiling
+
+    @property
+    def _is_loading(self) -> bool:
+        return self._connector is not None and self._connector.is_loading
+
+    @property
+    def _is_compiling(self) -> bool:
+        return self.compiler is not None and self.compiler.num_waiting > 0
+
     def _idle(self) -> Event:
+        """Sleep until somebody wakes the replica, or a load ends."""
         self._wake_up = LateEvent(self._env)
-        return self._wake_up
+        if self._connector is None or not (self._is_loading and self._engine.has_work()):
+            return self._wake_up
+        return self._wake_up | self._env.timeout(max(self._connector.load_ends_s - self._env.now, 0.0))
 
     def settle(self) -> None:
         """Bring the engine up to now, for those who look at it or put something into it."""
@@ -162,31 +204,37 @@ class Replica:
 
     def _report(self) -> KVReport | None:
         """What the connector has to tell the engine now."""
-        if self._offload is None:
+        if self._connector is None:
             return None
-        self._offload.now_s = self._env.now
-        return self._offload.report()
+        self._connector.now_s = self._env.now
+        return self._connector.report()
 
     def _schedule(self, now: float) -> bool:
         """Form the next batch at time `now` and hand it to the GPU; false if there is nothing in it."""
-        engine = self._engine
-        if self._offload is not None:
-            self._offload.now_s, self._offload.gpu_free_s = now, self._gpu.last_end_s
+        engine, connector = self._engine, self._connector
+        if connector is not None:
+            connector.now_s, connector.gpu_free_s = now, self._gpu.last_end_s
         output = engine.schedule()
         if output.new or output.resumed or output.preempted:
             self._note_moves(output, now)
         if not output.total_num_scheduled_tokens:
             report = self._report()
             engine.update(output, (), report)
-            waits_for_load = self._offload is not None and self._offload.is_loading
-            if not self._in_flight and report is None and not waits_for_load:
+            if self._in_flight:
+                return False
+            if report is not None:
+                return self._schedule(now)  # a load has come: now there may be something to do
+            if not (self._is_loading or self._is_compiling):
                 self._guard.on_empty_schedule(engine, preempted=bool(output.preempted))
             return False
-        cost, split = time_step(self._timer, output, self._windows)
-        saved_s = 0.0 if self._offload is None else self._offload.saved_s
-        start_s = max(now, self._gpu.entry_s, saved_s)
+        if self._drafter is None:
+            cost, split = time_step(self._timer, output, self._windows)
+        else:
+            cost, split = time_speculative_step(self._timer, self._drafter, output, self._windows)
+        ready_s = 0.0 if connector is None else connector.ready_s
+        start_s = max(now, self._gpu.entry_s, ready_s)
         self._host_free_s = max(now, self._host_free_s) + cost.host_s
-        end_s = self._gpu.run(max(self._host_free_s, saved_s), cost)
+        end_s = self._gpu.run(max(self._host_free_s, ready_s), cost)
         kv = engine.kv_cache
         row = (
             *split,
@@ -221,6 +269,8 @@ class Replica:
         self._runs.on_step(
             step, [entry[0].request_id for entry in entries if entry[1]], num_steady, steady_ids
         )
+        if self._drafter is not None:
+            self._note_drafts(batch.output, entries)
         for request, _, reason in entries:
             if reason is not None:
                 self._runs.close(request.request_id, step + 1)
@@ -228,6 +278,17 @@ class Replica:
         self._guard.on_step(engine, gave_tokens=bool(entries) or num_steady > 0)
         if self._check is not None:
             self._check(self, batch)
+
+    def _note_drafts(self, output: SchedulerOutput, entries: Sequence[RequestOutput]) -> None:
+        """Record the tokens that came together; a synchronous engine is given the next drafts."""
+        for request, count, _ in entries:
+            if count > 1:
+                self._log.extra_tokens[request.request_id] += count - 1
+        config = self._engine.config
+        if not config.async_scheduling:
+            assert config.speculative is not None
+            num_drafts = config.speculative.num_speculative_tokens
+            self._engine.propose_drafts(output, [num_drafts if samples else 0 for samples in output.samples])
 
     def _end(self, request: Request, reason: FinishReason) -> None:
         request_id = request.request_id

@@ -27,6 +27,7 @@ class Acceptance:
     """Luck of drafts. `rates[i]`: chance that draft i is right if all before it are. `rng`: its stream."""
 
     def __init__(self, rates: Sequence[float], rng: np.random.Generator) -> None:
+        self.num_drafts = len(rates)
         self._cumulated = [rate * 2.0**64 for rate in accumulate(rates, mul)]
         self._key = int(rng.integers(1 << 64, dtype=np.uint64))
 
@@ -53,9 +54,11 @@ class SpeculativeModelRunner(ModelRunner):
     Everything behind an EOS is EOS; the engine cuts it.
     """
 
-    def __init__(self, *, ignore_eos: bool, acceptance: Acceptance, num_drafts: int) -> None:
+    def __init__(self, *, ignore_eos: bool, acceptance: Acceptance) -> None:
         super().__init__(ignore_eos=ignore_eos)
-        self.accepted_by_position = [0] * num_drafts
+        self.num_verified = 0
+        """How many times drafts were verified."""
+        self.accepted_by_position = [0] * acceptance.num_drafts
         self._acceptance = acceptance
 
     def sample(self, output: SchedulerOutput) -> list[list[int]]:
@@ -68,12 +71,28 @@ class SpeculativeModelRunner(ModelRunner):
         for request, tokens in zip(output.requests, sampled, strict=True):
             count = drafts.get(request.request_id, 0) if tokens and request not in admitted else 0
             if count:
+                self.num_verified += 1
                 position = request.num_output_tokens
                 right = min(self._acceptance.num_right(request.request_id, position), count)
                 for i in range(right):
                     self.accepted_by_position[i] += 1
                     tokens.append(self._token(request.request_id, position + i + 1))
         return sampled
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeculationSpec:
+    """How an engine speculates: how lucky its drafts are, in all replicas alike, and who makes them."""
+
+    acceptance: Acceptance
+    drafter: Drafter
+
+
+def make_model_runner(spec: SpeculationSpec | None, *, ignore_eos: bool) -> ModelRunner:
+    """The model of all replicas."""
+    if spec is None:
+        return ModelRunner(ignore_eos=ignore_eos)
+    return SpeculativeModelRunner(ignore_eos=ignore_eos, acceptance=spec.acceptance)
 
 
 class Drafter(Protocol):

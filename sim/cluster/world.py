@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scheduler import EngineCore, FinishReason, KVCacheConfig, Request, SchedulerConfig
@@ -11,15 +11,18 @@ from scheduler.engine_core import RELEASE_0_16
 from scheduler.policies import AnyWaitingOrder, VictimPolicy
 from scheduler.release import Release
 from sim.cluster.capacity import kv_capacity_tokens
+from sim.cluster.clients import Clients
 from sim.cluster.clock import Clock
+from sim.cluster.connectors import make_connectors
+from sim.cluster.external_cache import ExternalCacheSpec
+from sim.cluster.grammars import GrammarSpec
 from sim.cluster.host_offload import HostOffload, OffloadSpec
 from sim.cluster.laws import LawChecks
-from sim.cluster.load_generator import LoadGenerator
-from sim.cluster.model_runner import ModelRunner
 from sim.cluster.planned import PlannedReplica
 from sim.cluster.progress import ProgressGuard, StuckError
 from sim.cluster.replica import Batch, Replica
 from sim.cluster.router import Router
+from sim.cluster.speculation import SpeculationSpec, make_model_runner
 from sim.cluster.step_shape import StepTimer
 from sim.recorder import Recorder, Status
 from sim.workload import Workload
@@ -38,7 +41,10 @@ class ReplicaSpec:
     arrival until the engine knows of it. windows: the model's attention windows in tokens, as the step timer
     expects them. victim_policy and waiting_order make a policy for each replica (None: as the scheduler's
     configuration says). offload: preempted requests keep their KV on the host (None: it is computed again).
-    pause_events: when (s) the engine is paused, and to which level of `EngineCore.pause`.
+    external_cache: KV of prefixes outside the engines; an engine has one of the two or none. speculation: how
+    drafts are made, where the scheduler's configuration says that they are. grammars: how they are compiled,
+    where requests need some. pause_events: when (s) the engine is paused, and to which level of
+    `EngineCore.pause`.
     """
 
     scheduler: SchedulerConfig
@@ -51,6 +57,9 @@ class ReplicaSpec:
     victim_policy: Callable[[], VictimPolicy] | None = None
     waiting_order: Callable[[], AnyWaitingOrder] | None = None
     offload: OffloadSpec | None = None
+    external_cache: ExternalCacheSpec | None = None
+    speculation: SpeculationSpec | None = None
+    grammars: GrammarSpec | None = None
     pause_events: tuple[tuple[float, int], ...] = ()
 
     @property
@@ -87,28 +96,35 @@ class World:
         )
         self._router = router
         self._num_ended = 0
-        self._last_end_s = 0.0
-        self._pauses = bool(spec.pause_events)
         self._progress: Progress | None = None
         self._laws = LawChecks(self.recorder, num_replicas) if check else None
         self._plain = plain
-        self._model = ModelRunner(ignore_eos=workload.ignore_eos)
-        self._client = LoadGenerator(self._env, self._table, workload.max_concurrency, self._send)
+        self.clock_s = 0.0
+        """When the run ended, s."""
+        self._last_end_s = 0.0
+        self._pauses = bool(spec.pause_events)
+        self.model = make_model_runner(spec.speculation, ignore_eos=workload.ignore_eos)
+        self._clients = Clients(self._env, workload, self._send, self._hang_up)
+        self.connectors = make_connectors(
+            spec.offload, spec.external_cache, spec.kv_cache.block_size, num_replicas
+        )
         self.replicas = [self._replica(index, spec) for index in range(num_replicas)]
         for replica in self.replicas:
             for at_s, level in spec.pause_events:
                 replica.pause_at(at_s, level)
 
     def _replica(self, index: int, spec: ReplicaSpec) -> Replica:
-        offload = HostOffload(spec.offload, spec.kv_cache.block_size) if spec.offload else None
-        forecast = None if self._plain or spec.windows or offload else self._model.steady_tokens
+        connector = self.connectors[index]
+        forecast = None if self._plain or spec.windows or connector else self.model.steady_tokens
+        if spec.speculation is not None:
+            forecast = None
         engine = EngineCore(
             spec.scheduler,
             spec.kv_cache,
             victim_policy=spec.victim_policy() if spec.victim_policy else None,
             waiting_order=spec.waiting_order() if spec.waiting_order else None,
-            preemption_mode=offload,
-            connector=offload,
+            preemption_mode=connector if isinstance(connector, HostOffload) else None,
+            connector=connector,
             release=spec.release,
             forecast=forecast,
         )
@@ -117,14 +133,16 @@ class World:
             index,
             engine,
             spec.timer,
-            self._model,
+            self.model,
             self.recorder,
             ProgressGuard(spec.scheduler, index),
             self._on_end,
             depth=spec.depth,
             front_end_s=spec.front_end_s,
             windows=spec.windows,
-            offload=offload,
+            connector=connector,
+            drafter=spec.speculation.drafter if spec.speculation else None,
+            grammars=spec.grammars,
             check=None if self._laws is None else self._check_step,
         )
 
@@ -134,7 +152,7 @@ class World:
         A replica that will never get any further ends the run too: then `stuck` says why.
         """
         self._progress = progress
-        for process in (self._client.run(), *(replica.run() for replica in self.replicas)):
+        for process in (*self._clients.processes(), *(replica.run() for replica in self.replicas)):
             self._env.process(process)
         try:
             self._env.run(until=horizon_s)
@@ -147,9 +165,17 @@ class World:
             for request in replica.requests.values():
                 self._log_counts(request)
         if self._laws is not None:
-            self._laws.at_end(self.rejections.total(), self._client.num_sent, self.replicas)
-        ended = self._num_ended == len(self._table)
-        return self._last_end_s if self._pauses and ended else float(self._env.now)
+            self._laws.at_end(self.rejections.total(), self._clients.num_sent, self.replicas)
+        self.clock_s = self._end_s(horizon_s)
+        return self.clock_s
+
+    def _end_s(self, horizon_s: float | None) -> float:
+        """When the run ended. Pauses to come, and the patience of clients who are served, do not count."""
+        timers = self._pauses or self._clients.have_patience
+        if timers and horizon_s is None and not any(replica.num_outstanding for replica in self.replicas):
+            ends_s = [log.end_s()[-1] for log in self.recorder.steps if log.num_steps]
+            return float(max(self._last_end_s, *ends_s))
+        return float(self._env.now)
 
     def _send(self, request_id: int, due_s: float) -> None:
         """A request leaves the client and arrives at the cluster."""
@@ -163,10 +189,17 @@ class World:
             return
         log.status[request_id] = Status.IN_FLIGHT
         request = self._request(request_id, now)
-        self._model.expect(
+        self.model.expect(
             request_id, int(self._table.output_tokens[request_id]), self._table.output_start(request_id)
         )
         self.replicas[self._router.choose(request, self.replicas)].submit(request)
+        self._clients.await_answer(request)
+
+    def _hang_up(self, request: Request) -> None:
+        """A client waits no longer."""
+        log = self.recorder.requests
+        if log.status[request.request_id] == Status.IN_FLIGHT:
+            self.replicas[log.replica[request.request_id]].abort(request)
 
     def _refusal(self, request_id: int) -> str | None:
         """Why a server would refuse the request at once, or None."""
@@ -177,7 +210,7 @@ class World:
         return None
 
     def _request(self, request_id: int, now: float) -> Request:
-        table, guesses = self._table, self._table.expected_output_tokens
+        table, guesses, adapters = self._table, self._table.expected_output_tokens, self._table.adapter
         prompt = int(table.prompt_tokens[request_id])
         asked = int(table.output_tokens[request_id]) if self._ignore_eos else self._most_tokens - prompt
         return Request(
@@ -189,6 +222,8 @@ class World:
             client_index=int(table.class_index[request_id]),
             expected_output_tokens=None if guesses is None else float(guesses[request_id]),
             ignore_eos=self._ignore_eos,
+            lora_name=None if adapters is None else _name(table.adapter_names, int(adapters[request_id])),
+            needs_grammar=table.grammar is not None and bool(table.grammar[request_id] >= 0),
         )
 
     def _on_end(self, request: Request, reason: FinishReason) -> None:
@@ -208,10 +243,14 @@ class World:
         self.recorder.requests.status[request_id] = status
         self._num_ended += 1
         self._last_end_s = self._env.now
-        self._client.on_end()
+        self._clients.on_end(request_id, served=status is Status.FINISHED)
         if self._progress is not None and self._num_ended % _PROGRESS_EVERY == 0:
             self._progress(self._env.now, self._num_ended, len(self._table))
 
     def _check_step(self, replica: Replica, batch: Batch) -> None:
         assert self._laws is not None
         self._laws.after_step(replica, batch, self._env.now)
+
+
+def _name(names: Sequence[str], number: int) -> str | None:
+    return names[number] if number >= 0 else None

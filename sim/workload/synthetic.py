@@ -48,7 +48,17 @@ def _single_requests(section: SyntheticSection, arrival_s: Floats, streams: Stre
     prompts: Prompts = DistinctPrompts(distinct)
     if section.prefixes:
         prompt, prompts = share_prefixes(section.prefixes, prompt, distinct, streams)
-    return Drawn(arrival_s, prompt, output, component, _names(section), prompts, _row_name, [])
+    return Drawn(
+        arrival_s,
+        prompt,
+        output,
+        component,
+        _names(section),
+        prompts,
+        _row_name,
+        [],
+        priority=_priorities(section)[component],
+    )
 
 
 def _sessions(
@@ -98,6 +108,7 @@ def _sessions(
         _row_name,
         notes,
         session=turns.session[rows],
+        priority=_priorities(section)[component[rows]],
         turn_after=np.where(turns.turn[rows] > 0, place[rows - 1], -1),
         think_s=turns.think_s[rows],
     )
@@ -117,6 +128,13 @@ def _names(section: SyntheticSection) -> tuple[str, ...]:
     if isinstance(section.lengths, MixtureLengths):
         return tuple(component.name for component in section.lengths.components)
     return ("default",)
+
+
+def _priorities(section: SyntheticSection) -> Ints:
+    """The priority of each class; `classes` may say otherwise."""
+    if isinstance(section.lengths, MixtureLengths):
+        return np.array([component.priority for component in section.lengths.components])
+    return np.zeros(1, np.int64)
 
 
 def _row_name(row: int) -> str:

@@ -87,7 +87,11 @@ class Workload:
     @property
     def clients(self) -> tuple[Client, ...]:
         """The load generators."""
-        return self.parts or (Client(np.arange(len(self.table)), self.max_concurrency),)
+        if self.parts:
+            return self.parts
+        after = self.table.turn_after
+        rows = np.arange(len(self.table)) if after is None else np.flatnonzero(after < 0)
+        return (Client(rows, self.max_concurrency),)
 
 
 @dataclass(frozen=True, slots=True)

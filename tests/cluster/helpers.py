@@ -16,6 +16,10 @@ from sim.workload import RequestTable, Workload
 from sim.workload.prompts import DistinctPrompts
 
 
+PARTS = ("victim_policy", "waiting_order", "offload", "release", "speculation", "grammars", "external_cache")
+"""Parts of a replica that a test may give."""
+
+
 @dataclass
 class FixedTimer:
     """Every step takes what `gpu_s` says (a number, or a function of the shape); remembers the shapes it
@@ -74,14 +78,11 @@ def make_world(
     keep_steps: bool = True,
     warmup_s: float = 0.0,
     seed: int = 0,
+    plain: bool = False,
     **limits: object,
 ) -> World:
     timer = timer or FixedTimer()
-    policies = {
-        name: limits.pop(name)
-        for name in ("victim_policy", "waiting_order", "offload", "release")
-        if name in limits
-    }
+    policies = {name: limits.pop(name) for name in PARTS if name in limits}
     config = SchedulerConfig(
         **{"max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 4096} | limits
     )
@@ -107,6 +108,7 @@ def make_world(
         keep_steps=keep_steps,
         warmup_s=warmup_s,
         check=check,
+        plain=plain,
     )
 
 

@@ -28,7 +28,7 @@ def make_scenario(
         section.setdefault("lengths", FIXED)
     return scenario_from_data(
         {
-            "model": "meta-llama/Llama-3.1-8B",
+            "model": more.pop("model", "meta-llama/Llama-3.1-8B"),
             "gpu": "h100-sxm",
             "engine": {"max_model_len": 16384, **(engine or {})},
             "cluster": dict(cluster or {}),

@@ -66,13 +66,14 @@ def test_every_request_ends_once_and_every_token_has_its_time(
 def test_the_checks_can_fail():
     """A check that nothing can break would prove nothing: here a request is made to look late."""
     world = make_world(make_table([0.0, 0.0], output=3))
-    send = world._client._send
+    client = world._clients._generators[0]
+    send = client._send_request
 
     def late(request_id: int, due_s: float) -> None:
         send(request_id, due_s)
         world.recorder.requests.arrival_s[request_id] = 5.0
 
-    world._client._send = late
+    client._send_request = late
     with pytest.raises(InvariantError, match="before arrival"):
         world.run()
 

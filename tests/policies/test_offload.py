@@ -63,7 +63,7 @@ def test_nothing_is_computed_twice_and_the_account_says_where_it_came_from(world
 
 
 def test_bytes_on_the_link_are_those_of_the_tokens(world):
-    offload = world.replicas[0]._offload
+    offload = world.replicas[0]._connector
     assert (offload.out.num_bytes, offload.back.num_bytes) == (8.0, 4.0)
     assert (offload.out.busy_s, offload.back.busy_s) == (2.0, 1.0)
 
@@ -113,7 +113,7 @@ def test_the_copy_waits_for_the_batch_that_still_computes_the_kv():
     offload = HostOffload(OffloadSpec(1.0, 8.0), block_size=4)
     offload.now_s, offload.gpu_free_s = 3.0, 5.0
     offload.before_preemption(_victim(1, computed=8))
-    assert offload.saved_s == 6.0
+    assert offload.ready_s == 6.0
 
 
 def test_what_does_not_fit_on_the_host_is_not_saved_and_comes_free_when_a_request_ends():
@@ -208,7 +208,7 @@ def test_whatever_the_link_everybody_is_served_in_full_and_the_host_is_empty_in_
     log = world.recorder.requests
     assert world.stuck is None
     assert set(log.status) <= {Status.FINISHED}
-    offload = world.replicas[0]._offload
+    offload = world.replicas[0]._connector
     assert offload._free_bytes == capacity
     assert not offload._saved_blocks
     reloaded = sum(
