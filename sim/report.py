@@ -177,6 +177,8 @@ def _page(summary: Summary, scenario: Scenario, notes: Sequence[str]) -> list[st
         *_headline(summary),
         *_latency(summary),
         *_slo(summary),
+        *_groups(summary, "classes", "Client classes"),
+        *_groups(summary, "adapters", "LoRA adapters"),
         *_engine(summary),
     ]
     if notes:
@@ -223,6 +225,25 @@ def _slo(summary: Summary) -> list[str]:
     return [*lines, "", f"Judged: {_number(summary.get('slo_judged_requests'))} requests.", ""]
 
 
+def _groups(summary: Summary, key: str, title: str) -> list[str]:
+    """A table with a row for each group of requests, where there are groups."""
+    groups = summary.get(key)
+    if not isinstance(groups, Mapping):
+        return []
+    columns = ("completed", "failed", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
+    columns += ("p99_e2el_ms", "max_wait_s", "num_preemptions")
+    lines = [
+        f"| | {' | '.join(column.replace('_', ' ') for column in columns)} | token share (%) | SLO (%) |",
+        "|---|" + "--:|" * (len(columns) + 2),
+    ]
+    for name, row in groups.items():
+        cells = [_number(row[column]) for column in columns]
+        cells += [_percent(row["token_share"]), _percent(row["slo_attainment"])]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    jain = [f"Jain's index of the speeds they see: {_number(summary['class_jain_index'])}.", ""]
+    return [f"## {title}", "", *lines, "", *(jain if key == "classes" else [])]
+
+
 def _engine(summary: Summary) -> list[str]:
     kv = " / ".join(_percent(summary.get(f"kv_usage_{which}")) for which in ("p50", "p95", "max"))
     shares = summary.get("time_share_by_bound")
@@ -240,6 +261,7 @@ def _engine(summary: Summary) -> list[str]:
             ", ".join(f"{name} {_percent(share)} %" for name, share in bounds if share >= 0.0005),
         ),
     ]
+    rows += [(name, show(summary[key])) for key, name, show in _FEATURES if key in summary]
     return ["## Engine", "", "| | |", "|---|---|", *[f"| {name} | {value} |" for name, value in rows], ""]
 
 
@@ -254,3 +276,17 @@ def _number(value: object) -> str:
 
 def _percent(share: object) -> str:
     return f"{100.0 * share:.1f}" if isinstance(share, (int, float)) else "–"
+
+
+_FEATURES: tuple[tuple[str, str, Callable[[object], str]], ...] = (
+    ("spec_decode_acceptance_rate", "accepted draft tokens (%)", _number),
+    ("spec_decode_acceptance_length", "tokens per verification", _number),
+    ("external_prefix_cache_hit_rate", "external cache hit rate (%)", _percent),
+    ("external_cache_loads", "external cache loads", _number),
+    ("external_cache_link_busy_share", "external cache link busy (%)", _percent),
+    ("grammars_compiled", "grammars compiled", _number),
+    ("num_sessions", "sessions", _number),
+    ("num_sessions_left_early", "sessions left early", _number),
+    ("aborted_output_tokens", "output tokens of aborted requests", _number),
+)
+"""Rows for features, if a run has them: key of the summary, name, form."""

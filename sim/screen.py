@@ -10,11 +10,13 @@ WIDTH, LABEL = 50, 40
 
 _METRICS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2E"))
 THIN = "*"
+MOST_CLASSES = 12
 
 
 def render(summary: Summary) -> str:
     """The screen for a summary; without a final newline."""
-    lines = [*_counts(summary), *_latencies(summary), *_engine(summary), *_slo(summary), *_ends(summary)]
+    lines = [*_counts(summary), *_latencies(summary), *_engine(summary), *_slo(summary)]
+    lines += [*_classes(summary), *_ends(summary)]
     return "\n".join([*lines, "=" * WIDTH, *_footer(summary)])
 
 
@@ -67,6 +69,9 @@ def _engine(summary: Summary) -> Iterator[str]:
     largest = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{name} {share:.0%}" for name, share in largest if share >= 0.005)
     yield _row("Step time bound by:", shown or "-")
+    for key, label, form in _FEATURES:
+        if key in summary:
+            yield _row(label, form(summary[key]))
 
 
 def _slo(summary: Summary) -> Iterator[str]:
@@ -80,6 +85,21 @@ def _slo(summary: Summary) -> Iterator[str]:
     yield _row("All at once:", _percent(summary["slo_attainment"]))
 
 
+def _classes(summary: Summary) -> Iterator[str]:
+    """A line for each client class, the first ones if there are many."""
+    classes = summary.get("classes")
+    if not isinstance(classes, Mapping):
+        return
+    yield _banner("Client Classes (ms)", "-")
+    yield f"{'class':<15}{'done':>7}{'p99 TTFT':>11}{'p99 TPOT':>10}{'SLO':>7}"
+    for name, row in list(classes.items())[:MOST_CLASSES]:
+        ttft, tpot = _fixed(row["p99_ttft_ms"]), _fixed(row["p99_tpot_ms"])
+        slo = _percent(row["slo_attainment"])
+        yield f"{name[:14]:<15}{row['completed']:>7}{ttft:>11}{tpot:>10}{slo:>7}"
+    if len(classes) > MOST_CLASSES:
+        yield f"... and {len(classes) - MOST_CLASSES} more in summary.json"
+
+
 def _ends(summary: Summary) -> Iterator[str]:
     """Requests that did not end well; nothing if all did."""
     counts = [(name, summary[f"num_{name}"]) for name in ("aborted", "rejected", "in_flight", "not_sent")]
@@ -89,6 +109,8 @@ def _ends(summary: Summary) -> Iterator[str]:
     for name, count in counts:
         if count:
             yield _row(f"{name.replace('_', ' ').capitalize()}:", count)
+    if "aborted_output_tokens" in summary:
+        yield _row("Output tokens of aborted requests:", summary["aborted_output_tokens"])
     rejections = summary["rejections"]
     assert isinstance(rejections, Mapping)
     for reason, count in rejections.items():
@@ -121,6 +143,21 @@ def _fixed(value: object) -> str:
 
 def _percent(share: object) -> str:
     return f"{share:.1%}" if isinstance(share, (int, float)) else "-"
+
+
+def _percentage(value: object) -> str:
+    return f"{value:.1f}%" if isinstance(value, (int, float)) else "-"
+
+
+_FEATURES = (
+    ("external_prefix_cache_hit_rate", "External cache hit rate:", _percent),
+    ("external_cache_link_busy_share", "External cache link busy:", _percent),
+    ("spec_decode_acceptance_rate", "Accepted draft tokens:", _percentage),
+    ("spec_decode_acceptance_length", "Tokens per verification:", _fixed),
+    ("grammars_compiled", "Grammars compiled:", str),
+    ("num_sessions", "Sessions:", str),
+)
+"""Lines for features, if a run has them: key of the summary, label, form."""
 
 
 def _duration(seconds: float) -> str:

@@ -15,7 +15,6 @@ from sim.metrics import RequestTimes, request_times
 from sim.workload import RequestTable, Workload
 from sim.workload.prompts import DistinctPrompts
 
-
 PARTS = ("victim_policy", "waiting_order", "offload", "release", "speculation", "grammars", "external_cache")
 """Parts of a replica that a test may give."""
 

@@ -23,8 +23,8 @@ def compiling(grammar, compile_s, **more):
 
 
 def test_a_request_waits_for_its_grammar_and_others_pass_it():
-    """Steps of 1 s; the grammar takes 2.5 s. The plain request has its tokens at 1, 2, 3, 4 and 5 s; the other
-    joins the step after 2.5 s, the one from 3 to 4 s.
+    """Steps of 1 s; the grammar takes 2.5 s. The plain request has its tokens at 1, 2, 3, 4 and 5 s; the
+    other joins the step after 2.5 s, the one from 3 to 4 s.
     """
     table = with_grammars(make_table([0.0, 0.0], 10, [2, 5]), [0, -1])
     world = make_world(table, grammars=compiling([0, -1], [2.5]))

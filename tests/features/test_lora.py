@@ -26,8 +26,8 @@ def with_adapters(table, adapters):
 
 
 def test_a_second_adapter_waits_for_the_slot_of_the_first():
-    """One slot. At 0 come requests with adapter a, b, a and none; steps take 1 s, answers have 2 tokens. b waits
-    until both with a have ended; nobody behind it waits for it.
+    """One slot. At 0 come requests with adapter a, b, a and none; steps take 1 s, answers have 2 tokens. b
+    waits until both with a have ended; nobody behind it waits for it.
     """
     table = with_adapters(make_table([0.0] * 4, 10, 2), [0, 1, 0, -1])
     world = make_world(table, max_loras=1)

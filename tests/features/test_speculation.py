@@ -30,8 +30,8 @@ def speculating(rates, *, kind="ngram", pass_s=0.0, seed=0, **more):
 @pytest.mark.parametrize("rate", [0.0, 0.3, 0.7, 0.95, 1.0])
 @pytest.mark.parametrize("drafts", [1, 4])
 def test_a_step_yields_what_theory_says(rate, drafts):
-    """With acceptance a for each of k drafts a step yields (1 - a^(k+1)) / (1 - a) tokens in the mean, k + 1 for
-    a = 1 (Leviathan, Kalman and Matias 2023, equation 1). 40,000 places: standard error below 0.01.
+    """With acceptance a for each of k drafts a step yields (1 - a^(k+1)) / (1 - a) tokens in the mean, k + 1
+    for a = 1 (Leviathan, Kalman and Matias 2023, equation 1). 40,000 places: standard error below 0.01.
     """
     luck = Acceptance([rate] * drafts, np.random.default_rng(1))
     tokens = [1 + luck.num_right(request, place) for request in range(40) for place in range(1000)]
@@ -111,8 +111,8 @@ def test_the_budget_cuts_drafts():
 
 @pytest.mark.parametrize(("kind", "blocks"), [("ngram", 3), ("draft_model", 4)])
 def test_a_drafter_writes_ahead_into_slots_of_its_own(kind, blocks):
-    """Blocks of 4, a prompt of 8, 3 drafts: a decode step needs 8 + 1 + 3 = 12 slots, 3 blocks; a drafting model
-    3 more slots, a fourth block.
+    """Blocks of 4, a prompt of 8, 3 drafts: a decode step needs 8 + 1 + 3 = 12 slots, 3 blocks; a drafting
+    model 3 more slots, a fourth block.
     """
     world = make_world(make_table([0.0], 8, 3), block_size=4, **speculating([0.0] * 3, kind=kind))
     world.run()
@@ -219,8 +219,8 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another():
 
 
 def test_a_drafting_model_takes_its_own_time():
-    """Steps of one decode: the target's time at 1 + k rows and k passes of the drafter, each as the cost model
-    says of that model alone.
+    """Steps of one decode: the target's time at 1 + k rows and k passes of the drafter, each as the cost
+    model says of that model alone.
     """
     lengths = {"kind": "fixed", "prompt_tokens": 16, "output_tokens": 3}
     one = {"kind": "burst", "num_requests": 1, "lengths": lengths}
