@@ -230,8 +230,8 @@ def _groups(summary: Summary, key: str, title: str) -> list[str]:
     groups = summary.get(key)
     if not isinstance(groups, Mapping):
         return []
-    columns = ("completed", "failed", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
-    columns += ("p99_e2el_ms", "max_wait_s", "num_preemptions")
+    columns = ["completed", "failed", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms"]
+    columns += ["p99_e2el_ms", "max_wait_s", "num_preemptions"]
     lines = [
         f"| | {' | '.join(column.replace('_', ' ') for column in columns)} | token share (%) | SLO (%) |",
         "|---|" + "--:|" * (len(columns) + 2),

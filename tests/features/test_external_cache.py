@@ -25,7 +25,7 @@ def caching(found_tokens=None, **more):
 
 
 def test_a_load_takes_its_bytes_over_the_bandwidth():
-    """Of a prompt of 100 tokens 64 are there: 2 s, and 0.25 s of latency. Then 36 tokens are computed in 1 s."""
+    """Of a prompt of 100 tokens 64 are there: 2 s, and 0.25 s of latency. Then 36 are computed in 1 s."""
     timer = FixedTimer(1.0)
     world = make_world(make_table([0.0], 100, 2), timer, external_cache=caching([64], latency_s=0.25))
     world.run()
@@ -73,7 +73,7 @@ def test_replicas_share_a_link_or_have_their_own(shared, second_s):
 
 
 def test_a_prompt_that_is_all_there_still_computes_its_last_token():
-    """Asynchronously all 64 tokens are loaded and one is computed again; synchronously a whole block is left."""
+    """In the background all 64 tokens are loaded and one is computed again; else a whole block is left."""
     background, held = FixedTimer(1.0), FixedTimer(1.0)
     make_world(make_table([0.0], 64, 1), background, external_cache=caching([64])).run()
     make_world(make_table([0.0], 64, 1), held, external_cache=caching([64], asynchronous=False)).run()
@@ -197,7 +197,7 @@ def test_given_shares_give_that_hit_rate():
 
 
 def test_bytes_are_those_of_the_model():
-    """Llama-3.1-8B keeps 2 · 32 · 8 · 128 · 2 = 131,072 bytes a token; TP does not change what a token has."""
+    """Llama-3.1-8B keeps 2 · 32 · 8 · 128 · 2 = 131,072 bytes a token, on however many GPUs."""
     hits = {"kind": "share", "prompt": 0.5}
     for tensor in (1, 4):
         engine = {"tensor_parallel_size": tensor}

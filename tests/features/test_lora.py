@@ -43,7 +43,7 @@ def test_with_two_slots_nobody_waits():
 
 
 def test_adapters_do_not_share_prefixes():
-    """The same prompt of 64 tokens four times, one after another: the adapter belongs to a block's identity."""
+    """The same prompt of 64 tokens four times, one by one: the adapter belongs to a block's identity."""
     table = make_table([0.0, 10.0, 20.0, 30.0], 64, 1)
     table = with_adapters(replace(table, prompts=type(table.prompts)(distinct=1)), [0, 0, 1, -1])
     world = make_world(table, max_loras=2)

@@ -289,8 +289,8 @@ def test_ngram_takes_no_memory_and_is_not_scheduled_ahead_by_default():
         ),
         (
             spec("draft_model", model="Qwen/Qwen3-0.6B"),
-            "engine.speculative_config.model: has a vocabulary of 151936 tokens and meta-llama/Llama-3.1-8B one "
-            "of 128256; they must be the same",
+            "engine.speculative_config.model: has a vocabulary of 151936 tokens and meta-llama/Llama-3.1-8B "
+            "one of 128256; they must be the same",
         ),
         (spec("draft_model"), "engine.speculative_config: method draft_model needs a model"),
         (
@@ -299,8 +299,8 @@ def test_ngram_takes_no_memory_and_is_not_scheduled_ahead_by_default():
         ),
         (
             spec(acceptance=(0.5, 0.5)),
-            "engine.speculative_config: acceptance has 2 rates for num_speculative_tokens 3; give one for each, "
-            "or one for all",
+            "engine.speculative_config: acceptance has 2 rates for num_speculative_tokens 3; give one for "
+            "each, or one for all",
         ),
         (
             spec(acceptance=1.2),

@@ -40,7 +40,7 @@ def test_a_token_that_comes_at_the_last_moment_counts():
 
 
 def test_patience_for_the_first_token_ends_with_the_first_token():
-    """One request runs at a time. The second waits 5 s for the first to end: more than 4.5 s, less than 6.5."""
+    """One request runs at a time. The second waits 5 s for the first to end: more than 4.5, less than 6.5."""
     for patience_s, status in ((4.5, Status.ABORTED), (6.5, Status.FINISHED)):
         table = with_patience(make_table([0.0, 0.0], 10, 5), first_token_s=[1.5, patience_s])
         world = make_world(table, max_num_seqs=1)
@@ -79,7 +79,7 @@ def test_the_patience_of_clients_who_were_served_does_not_prolong_the_run():
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_hanging_up_amid_preemptions_and_loads_of_work_keeps_every_law(asynchronous):
-    """A pool for four of twelve requests, patience from 1 to 40 steps: aborted waiting, running, preempted."""
+    """A pool for four of twelve requests, patience from 1 to 40 steps: some wait, some run or stall."""
     rng = np.random.default_rng(5)
     table = with_patience(
         make_table(np.sort(rng.uniform(0, 30, 60)), 30, rng.integers(1, 60, 60)),
