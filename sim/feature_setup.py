@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models import Gpu, MemoryPlan, Model, Parallelism, StepCostModel, model, weight_dtype
-from cost_models.layers import attention_linears, ffn_linears
-from cost_models.memory import kv_bytes_per_token, weights_bytes
+from cost_models.layers import attention_linears, ffn_linears, weights_bytes
+from cost_models.memory import kv_bytes_per_token
 from cost_models.step_cost import model_weight_dtype
 from scheduler import SpeculativeConfig
 from sim.cluster.external_cache import ExternalCacheSpec
@@ -95,9 +95,9 @@ def plan_with_features(
     if section is not None and draft is not None:
         dtype = model_weight_dtype(draft, _draft_weights(section, weights))
         taken_bytes += weights_bytes(draft, parallel, dtype)
-        if section.model is None:  # EAGLE shares the target's embedding and head
-            none = replace(draft, num_layers=0, moe=replace(draft.moe, num_layers=0) if draft.moe else None)
-            taken_bytes -= weights_bytes(none, parallel, dtype)
+        if section.model is None:  # EAGLE shares the target's embedding and head: a second layer more is all
+            two = replace(draft, num_layers=2, moe=replace(draft.moe, num_layers=2) if draft.moe else None)
+            taken_bytes = weights_bytes(two, parallel, dtype) - taken_bytes
         more_per_token += kv_bytes_per_token(draft, parallel, engine.kv_cache_dtype)
     if engine.lora is not None:
         taken_bytes += lora_bytes(target, parallel, engine.lora.max_loras, engine.lora.max_lora_rank)

@@ -78,7 +78,7 @@ def turns_of(result):
 
 
 def test_in_a_whole_run_hits_and_times_follow_from_the_turn_before():
-    """With room for all, every turn hits the full blocks of the prompt and output before it, less one token."""
+    """With room for all, every turn hits the full blocks of prompt and output before it, less one token."""
     result = simulate(make_scenario(CHATS), check=True)
     turn, before = turns_of(result)
     history = before["prompt_tokens"] + before["output_tokens"] - 1

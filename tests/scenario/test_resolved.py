@@ -49,7 +49,12 @@ def test_every_setting_of_the_engine_is_resolved_but_the_override_of_blocks(tmp_
 def test_switches_that_a_release_lacks_stay_open(tmp_path: Path) -> None:
     engine = resolved_engine(load_text(tmp_path, GOOD))
     lacking = ["max_num_scheduled_tokens", "max_active", "window_retention_tokens"]
-    assert [name for name, value in engine if value is None] == ["num_gpu_blocks_override", *lacking]
+    features = ["speculative_config", "lora", "grammar"]
+    assert [name for name, value in engine if value is None] == [
+        "num_gpu_blocks_override",
+        *lacking,
+        *features,
+    ]
 
 
 def test_a_default_number_of_requests_never_exceeds_the_budget(tmp_path: Path) -> None:
