@@ -200,6 +200,11 @@ class EngineCore:
         assert self.state.cohort is not None
         return self.state.cohort.advance(steps)
 
+    def unfold(self) -> SchedulerOutput | None:
+        """See `Cohort.unfold`."""
+        assert self.state.cohort is not None
+        return self.state.cohort.unfold()
+
     def propose_drafts(self, output: SchedulerOutput, num_drafts: Sequence[int]) -> None:
         """Attach the drafts proposed after a synchronous step, one count per scheduled request."""
         attach_drafts(output.requests, num_drafts, self.draft_validator)

@@ -101,8 +101,7 @@ class Replica:
 
     def submit(self, request: Request) -> None:
         """Take a request on arrival; the engine knows of it once the front end is through with it."""
-        self.requests[request.request_id] = request
-        self._log.replica[request.request_id] = self.index
+        self._note(request)
         if self._front_end_s > 0.0:
             late_timeout(self._env, self._front_end_s, request).callbacks.append(self._enter)
         else:
@@ -118,12 +117,15 @@ class Replica:
         self._engine.pause(event.value)
         self._wake()
 
+    def _note(self, request: Request) -> None:
+        self.requests[request.request_id] = request
+        self._log.replica[request.request_id] = self.index
+
     def _enter(self, event: Event) -> None:
         assert isinstance(event.value, Request)
         self._add(event.value)
 
     def _add(self, request: Request) -> None:
-        self.settle()
         self._engine.add_request(request)
         self._wake()
 
