@@ -100,11 +100,7 @@ class Cohort:
 
     def schedule(self, output: SchedulerOutput) -> bool:
         """Schedule the running requests into an empty `output`; False if it takes the ordinary walk."""
-        clock, leaving = self.clock, self._leaving
-        while leaving and leaving[0][0] <= clock:
-            leaves_at, _, request = heappop(leaving)
-            if request.member is not None and request.member.leaves_at == leaves_at:
-                self.leave(request)
+        clock = self.clock
         if not self.size:
             self._awake = None
             return False
@@ -284,19 +280,20 @@ class Cohort:
         self._state.finished_req_ids = set()
         return taken, evicted
 
-    def unfold(self) -> SchedulerOutput | None:
-        """After `advance`: the step of the last turn's update, if somebody must be looked at in it.
+    def unfold(self, output: SchedulerOutput | None = None) -> SchedulerOutput | None:
+        """Name the members whose stay ends with a step whose output is about to be sampled.
 
-        It names those whose stay ends with it. Sample for them and `update` it as usual.
+        `output` is the oldest step in flight. None: the step of the last turn of `advance`; the step that is
+        then returned is still to be sampled and updated. None comes back if nobody must be looked at.
         """
-        leaving, step = self._leaving, self.clock - len(self.in_flight) - 1
-        output = None
+        leaving, in_flight = self._leaving, self.in_flight
+        step = self.clock - len(in_flight) - (output is None)
         while leaving and leaving[0][0] <= step:
             leaves_at, _, request = heappop(leaving)
             if request.member is not None and request.member.leaves_at == leaves_at:
                 if output is None:
                     output = SchedulerOutput(0)
-                    self.in_flight.insert(0, output)
+                    in_flight.insert(0, output)
                 self.leave(request)
         return output
 

@@ -200,10 +200,9 @@ class EngineCore:
         assert self.state.cohort is not None
         return self.state.cohort.advance(steps)
 
-    def unfold(self) -> SchedulerOutput | None:
-        """See `Cohort.unfold`."""
-        assert self.state.cohort is not None
-        return self.state.cohort.unfold()
+    def unfold(self, output: SchedulerOutput | None = None) -> SchedulerOutput | None:
+        """See `Cohort.unfold`. With a forecast, to be called before tokens are sampled for a step."""
+        return output if self.state.cohort is None else self.state.cohort.unfold(output)
 
     def propose_drafts(self, output: SchedulerOutput, num_drafts: Sequence[int]) -> None:
         """Attach the drafts proposed after a synchronous step, one count per scheduled request."""

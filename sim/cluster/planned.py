@@ -20,7 +20,6 @@ from sim.cluster.clock import Alarm, late_alarm
 from sim.cluster.replica import BOUND_INDEX, Batch, Replica
 
 _time = itemgetter(0)
-_FEWEST_TURNS = 2
 _REACH = (16, 1024)
 
 
@@ -91,7 +90,7 @@ class PlannedReplica(Replica):
     def _make_plan(self) -> bool:
         """Work out the coming turns, if there are any to be sure of."""
         turns = self._engine.steps_ahead(self._reach)
-        if turns < _FEWEST_TURNS:
+        if not turns:
             return False
         plan = self._plan = Plan(self._engine.num_waiting)
         num_decodes, context, longest = self._engine.steady_sums()

@@ -218,6 +218,7 @@ class Replica:
         """The batch has ended: from now on its tokens exist."""
         engine, step = self._engine, self._steps.num_steps
         self._steps.append((batch.start_s, self._env.now, *batch.row))
+        engine.unfold(batch.output)
         num_steady, steady_ids = engine.num_steady, engine.steady_ids
         entries = engine.update(batch.output, self._model.sample(batch.output), self._report()).entries
         self._runs.on_step(
