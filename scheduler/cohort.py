@@ -314,7 +314,8 @@ class Cohort:
         ):
             return
         config = self._state.config
-        limit = min(request.max_tokens - request.num_output_tokens, config.max_model_len - request.num_tokens) - 1
+        room = config.max_model_len - request.num_tokens
+        limit = min(request.max_tokens - request.num_output_tokens, room) - 1
         if self._ahead:
             limit -= 2  # the engine knows of such an end beforehand, and does not schedule beyond it
         stay = min(self._steady_tokens(request), limit) - in_flight

@@ -55,16 +55,17 @@ def _line(timing: Timing) -> str:
 
 def _screen(timing: Timing, start_up_s: float) -> str:
     work, cpu_s = timing.work, max(timing.cpu_s, 1e-9)
-    what = f"{timing.num_requests:,} requests" + (f" of {work.trace}" if work.trace else f" at {work.rate_per_s:g}/s")
+    origin = f"of {work.trace}" if work.trace else f"at {work.rate_per_s:g}/s"
     how = [f"{work.replicas} replica" + "s" * (work.replicas > 1)]
     how += ["asynchronous"] * work.asynchronous + ["plain"] * work.plain
     return "\n".join(
         (
-            f"{what}, {', '.join(how)}",
-            f"  simulated     {timing.simulated_s:,.0f} s, {timing.num_steps:,} steps, {timing.num_tokens:,} tokens, "
-            f"{timing.num_preemptions:,} preemptions",
+            f"{timing.num_requests:,} requests {origin}, {', '.join(how)}",
+            f"  simulated     {timing.simulated_s:,.0f} s, {timing.num_steps:,} steps, "
+            f"{timing.num_tokens:,} tokens, {timing.num_preemptions:,} preemptions",
             f"  CPU time      {timing.cpu_s:.2f} s, and {start_up_s:.2f} s before",
-            f"  a second      {timing.num_requests / cpu_s:,.0f} requests, {timing.num_steps / cpu_s:,.0f} steps",
+            f"  a second      {timing.num_requests / cpu_s:,.0f} requests, "
+            f"{timing.num_steps / cpu_s:,.0f} steps",
             f"  each          {timing.per(timing.num_requests):.1f} us a request, "
             f"{timing.per(timing.num_steps):.1f} us a step, {timing.per(timing.num_changes):.1f} us a change "
             "(arrival, admission, end)",
@@ -75,7 +76,8 @@ def _screen(timing: Timing, start_up_s: float) -> str:
 
 def _row(timing: Timing | None = None) -> str:
     if timing is None:
-        return f"{'requests':>10} {'steps':>11} {'CPU s':>8} {'us/request':>11} {'us/step':>8} {'peak MiB':>9}"
+        names = f"{'requests':>10} {'steps':>11} {'CPU s':>8} {'us/request':>11}"
+        return f"{names} {'us/step':>8} {'peak MiB':>9}"
     return (
         f"{timing.num_requests:>10,} {timing.num_steps:>11,} {timing.cpu_s:>8.2f} "
         f"{timing.per(timing.num_requests):>11.1f} {timing.per(timing.num_steps):>8.1f} "

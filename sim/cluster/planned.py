@@ -10,12 +10,15 @@ have ended by now and the next one begun. Times are the ones of single steps, ad
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Generator
+from itertools import islice
 from operator import itemgetter
+from typing import NamedTuple
 
 from simpy import Event
 
-from scheduler import Request, SchedulerOutput
+from scheduler import Request
 from sim.cluster.clock import Alarm, late_alarm
 from sim.cluster.replica import BOUND_INDEX, Batch, Replica
 
@@ -23,38 +26,35 @@ _time = itemgetter(0)
 _REACH = (16, 1024)
 
 
-class Plan:
-    """Coming turns of the step loop: in each a batch is scheduled, then the oldest batch in flight ends.
+class Turn(NamedTuple):
+    """One turn of the step loop: a batch is scheduled, then the oldest batch in flight ends.
 
-    Lists have one value a turn: when its batch is scheduled, when the GPU begins and ends it, when the host
-    and the GPU are free again, which term binds it, and when the turn's update is (the next begins then). The
-    plan ends with turn number `last`. `entering`: requests that enter the engine before that, and when.
+    When the batch is scheduled, when the GPU begins and ends it, and when the GPU and the host can take the
+    next; which term binds it.
     """
 
-    __slots__ = (
-        "bound",
-        "end_s",
-        "entering",
-        "entry_s",
-        "host_free_s",
-        "last",
-        "num_waiting",
-        "scheduled_s",
-        "start_s",
-        "update_s",
-    )
+    scheduled_s: float
+    start_s: float
+    end_s: float
+    entry_s: float
+    host_free_s: float
+    bound: str
+
+
+class Plan:
+    """Coming turns, and when the update of each is (the next begins then). The last is number `last`.
+
+    `entering`: requests that enter the engine before the end, and when.
+    """
+
+    __slots__ = ("entering", "last", "num_waiting", "turns", "update_s")
 
     def __init__(self, num_waiting: int) -> None:
-        self.scheduled_s: list[float] = []
-        self.start_s: list[float] = []
-        self.end_s: list[float] = []
-        self.entry_s: list[float] = []
-        self.host_free_s: list[float] = []
+        self.turns: list[Turn] = []
         self.update_s: list[float] = []
-        self.bound: list[str] = []
-        self.entering: list[tuple[float, Request]] = []
-        self.num_waiting = num_waiting
         self.last = -1
+        self.num_waiting = num_waiting
+        self.entering: list[tuple[float, Request]] = []
 
 
 class PlannedReplica(Replica):
@@ -89,32 +89,27 @@ class PlannedReplica(Replica):
 
     def _make_plan(self) -> bool:
         """Work out the coming turns, if there are any to be sure of."""
-        turns = self._engine.steps_ahead(self._reach)
-        if not turns:
+        num_turns = self._engine.steps_ahead(self._reach)
+        if not num_turns:
             return False
         plan = self._plan = Plan(self._engine.num_waiting)
+        note_turn, note_update = plan.turns.append, plan.update_s.append
         num_decodes, context, longest = self._engine.steady_sums()
+        costs = self._timer.decode_run(num_decodes, context + num_decodes, longest + 1)
         now, host_free_s = self._env.now, self._host_free_s
         entry_s, end_s = self._gpu.entry_s, self._gpu.last_end_s
-        ends = [batch.end_s for batch in self._in_flight]
-        for i in range(turns):
-            context += num_decodes
-            longest += 1
-            cost = self._timer.decode_step(num_decodes, context, longest)
-            plan.scheduled_s.append(now)
-            plan.start_s.append(now if now > entry_s else entry_s)
-            host_free_s = (now if now > host_free_s else host_free_s) + cost.host_s
+        ends = deque([batch.end_s for batch in self._in_flight])
+        for gpu_s, host_s, bound, stage_s in islice(costs, num_turns):
+            start_s = now if now > entry_s else entry_s
+            host_free_s = (now if now > host_free_s else host_free_s) + host_s
             begins_s = host_free_s if host_free_s > entry_s else entry_s
-            entry_s = begins_s + cost.stage_s
-            end_s = max(begins_s + cost.gpu_s, end_s + cost.stage_s)
+            entry_s = begins_s + stage_s
+            end_s = max(begins_s + gpu_s, end_s + stage_s)
             ends.append(end_s)
-            now += max(ends[i] - now, host_free_s - now, 0.0)
-            plan.end_s.append(end_s)
-            plan.entry_s.append(entry_s)
-            plan.host_free_s.append(host_free_s)
-            plan.update_s.append(now)
-            plan.bound.append(cost.bound)
-        plan.last = turns - 1
+            note_turn(Turn(now, start_s, end_s, entry_s, host_free_s, bound))
+            now += max(ends.popleft() - now, host_free_s - now, 0.0)
+            note_update(now)
+        plan.last = num_turns - 1
         return True
 
     def _set_alarm(self) -> Event:
@@ -157,7 +152,7 @@ class PlannedReplica(Replica):
         insort(plan.entering, (enters_s, request), key=_time)
 
     def _let_enter(self, plan: Plan | None, entering: list[tuple[float, Request]]) -> None:
-        """Requests that enter in time to be seen by the plan are kept by it; the others enter by themselves."""
+        """Requests that enter before the plan's end are kept by it; the others enter by themselves."""
         for enters_s, request in entering:
             if plan is not None and enters_s < plan.update_s[plan.last]:
                 plan.entering.append((enters_s, request))
@@ -189,7 +184,7 @@ class PlannedReplica(Replica):
         """Commit the complete turns, begin the one after them, and let go of the rest."""
         self._plan = None
         self._commit(plan, complete)
-        self._schedule(plan.scheduled_s[complete])
+        self._schedule(plan.turns[complete].scheduled_s)
         self._let_enter(None, plan.entering)
 
     # --- commit -----------------------------------------------------------------------------------------
@@ -204,45 +199,32 @@ class PlannedReplica(Replica):
         for _, request in plan.entering:
             self._engine.add_request(request)
 
-    def _commit(self, plan: Plan, turns: int) -> None:
+    def _commit(self, plan: Plan, num_turns: int) -> None:
         """Let the engine take so many turns, and record them."""
-        if not turns:
+        if not num_turns:
             return
         engine, kv, in_flight = self._engine, self._engine.kv_cache, self._in_flight
         used, cached = kv.num_used_blocks, kv.num_cached_free_blocks
-        num_steady, num_running = engine.num_steady, engine.num_running
-        taken, evicted = engine.advance(turns)
+        num_steady, num_running, num_waiting = engine.num_steady, engine.num_running, plan.num_waiting
+        taken, evicted = engine.advance(num_turns)
+        rows: list[tuple[float, tuple[int, ...]]] = [(batch.start_s, batch.row) for batch in in_flight]
+        for turn, blocks, lost in zip(plan.turns, taken, evicted, strict=False):
+            used += blocks
+            cached -= lost
+            preemptions, self._unrecorded_preemptions = self._unrecorded_preemptions, 0
+            counts = (num_steady, 0, 0, num_running, num_waiting, used, cached, preemptions)
+            rows.append((turn.start_s, (*counts, BOUND_INDEX[turn.bound])))
+        last = plan.turns[num_turns - 1]
+        self._gpu.entry_s, self._gpu.last_end_s = last.entry_s, last.end_s
+        self._host_free_s = last.host_free_s
         output = engine.unfold()
-        ended = None
-        for i in range(turns):
-            used += taken[i]
-            cached -= evicted[i]
-            row = (
-                num_steady,
-                0,
-                0,
-                num_running,
-                plan.num_waiting,
-                used,
-                cached,
-                self._unrecorded_preemptions,
-                BOUND_INDEX[plan.bound[i]],
-            )
-            self._unrecorded_preemptions = 0
-            pure = _NOTHING if not in_flight else in_flight[-1].output
-            in_flight.append(
-                Batch(pure, pure, plan.scheduled_s[i], plan.start_s[i], plan.end_s[i], row)
-            )
-            ended = in_flight.popleft()
-            if output is not None and i == turns - 1:
-                break
-            self._steps.append((ended.start_s, plan.update_s[i], *ended.row))
-        self._gpu.entry_s, self._gpu.last_end_s = plan.entry_s[turns - 1], plan.end_s[turns - 1]
-        self._host_free_s = plan.host_free_s[turns - 1]
+        num_ended = num_turns if output is None else num_turns - 1
+        for (start_s, row), update_s in zip(rows[:num_ended], plan.update_s, strict=False):
+            self._steps.append((start_s, update_s, *row))
+        if in_flight:  # scheduling ahead: the last batch is under way now
+            flying = in_flight.popleft().output
+            in_flight.append(Batch(flying, flying, last.scheduled_s, last.start_s, last.end_s, rows[-1][1]))
         self._guard.on_step(engine, gave_tokens=True)
-        if output is not None and ended is not None:
-            ended.output = output
-            self._update(ended)
-
-
-_NOTHING = SchedulerOutput(0)
+        if output is not None:
+            start_s, row = rows[num_ended]
+            self._update(Batch(output, output, last.scheduled_s, start_s, plan.update_s[num_ended], row))

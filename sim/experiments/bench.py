@@ -1,8 +1,8 @@
 """How fast dryserve is: the standard work, in CPU seconds, with counts to divide them by.
 
 The work: Poisson arrivals, lognormal prompts (mean 550, sigma 1.0, at least 4 tokens) and outputs (mean 265,
-sigma 0.8, 2 to 1,500 tokens), together at most 4,000, on Llama-3-8B and A100s with 26,312 KV blocks of 16 each,
-at most 256 sequences and 2,048 tokens a step, prefix caching and chunked prefill on. Nothing is written.
+sigma 0.8, 2 to 1,500 tokens), together at most 4,000, on Llama-3-8B and A100s with 26,312 KV blocks of 16
+each, at most 256 sequences and 2,048 tokens a step, prefix caching and chunked prefill on. Nothing is written.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sim.scenario import Scenario, scenario_from_data
+from sim.scenario.yaml_source import Data
 from sim.simulate import RunResult, simulate
 
 GROWTH = (1_000, 10_000, 100_000, 1_000_000)
@@ -30,27 +31,29 @@ class Work:
 
     def scenario(self) -> Scenario:
         """The work as a scenario; raises `InputError` for a number that makes no sense."""
-        lengths = {
+        lengths: Data = {
             "kind": "lognormal",
             "prompt": {"mean": 550.0, "sigma": 1.0, "min": 4},
             "output": {"mean": 265.0, "sigma": 0.8, "min": 2, "max": 1500},
         }
-        synthetic = {
+        synthetic: Data = {
             "kind": "poisson",
             "rate_per_s": self.rate_per_s,
             "num_requests": self.requests,
             "over_length": "clip",
             "lengths": lengths,
         }
-        engine = {
+        engine: dict[str, Data] = {
             "max_num_seqs": 256,
             "max_num_batched_tokens": 2048,
             "max_model_len": 4000,
             "num_gpu_blocks_override": 26_312,
             "async_scheduling": self.asynchronous,
         }
+        workload = synthetic
         if self.trace is not None:
             engine["max_model_len"] = 1 << 18
+            workload = {"kind": "trace", "path": str(self.trace), "over_length": "clip"}
         return scenario_from_data(
             {
                 "name": "bench",
@@ -58,9 +61,7 @@ class Work:
                 "gpu": "a100-sxm-80gb",
                 "cluster": {"replicas": self.replicas},
                 "engine": engine,
-                "workload": synthetic
-                if self.trace is None
-                else {"kind": "trace", "path": str(self.trace), "over_length": "clip"},
+                "workload": workload,
             }
         )
 

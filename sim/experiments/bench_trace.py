@@ -1,4 +1,4 @@
-"""The requests of a workload written as a trace, for other tools to run: Azure's CSV or Mooncake's JSON lines."""
+"""The requests of a workload as a trace for other tools: Azure's CSV or Mooncake's JSON lines."""
 
 from __future__ import annotations
 
