@@ -2,7 +2,7 @@
 
 The work: Poisson arrivals, lognormal prompts (mean 550, sigma 1.0, at least 4 tokens) and outputs (mean 265,
 sigma 0.8, 2 to 1,500 tokens), together at most 4,000, on Llama-3-8B and A100s with 26,312 KV blocks of 16
-each, at most 256 sequences and 2,048 tokens a step, prefix caching and chunked prefill on. Nothing is written.
+each, at most 256 sequences and 2,048 tokens a step, prefix caching and chunked prefill on. Writes nothing.
 """
 
 from __future__ import annotations
