@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from cost_models.attention import ModelAttention
@@ -161,6 +162,35 @@ class StepCostModel:
             bound = "host"
         stages = self._stages
         return StepCost(gpu_s, host_s, bound, gpu_s if stages == 1 else stage_s + kv_s / stages)
+
+    def decode_run(
+        self, num_decodes: int, decode_context_tokens: int, max_decode_context_tokens: int
+    ) -> Iterator[tuple[float, float, str, float]]:
+        """`decode_step` of the steps in which the same requests decode on, one after another.
+
+        The first has the sums given here, each further one a token more for every request. Bit for bit the
+        values of `StepCost`, without the call.
+        """
+        known = self._decodes.get(num_decodes)
+        if known is None:
+            known = self._decodes[num_decodes] = self._new_decodes(num_decodes)
+        total_s, stage_fixed_s, largest_fixed_s, fixed_bound, host_s, batch = known
+        decode_s, eager_s = self._attention.decode_s, self._eager_s
+        stages, ahead = self._stages, self.async_scheduling
+        context, longest = decode_context_tokens, max_decode_context_tokens
+        while True:
+            kv_s = decode_s(batch, num_decodes, context, longest, ())
+            gpu_s = total_s + kv_s
+            if gpu_s < eager_s:
+                gpu_s = eager_s
+            largest_s, bound = largest_fixed_s, fixed_bound
+            if kv_s > largest_s:
+                largest_s, bound = kv_s, "kv"
+            if host_s > (gpu_s if ahead else largest_s):
+                bound = "host"
+            yield gpu_s, host_s, bound, gpu_s if stages == 1 else stage_fixed_s + kv_s / stages
+            context += num_decodes
+            longest += 1
 
     def step(self, shape: StepShape) -> StepCost:
         """Cost of one step of any composition. Deterministic and pure."""

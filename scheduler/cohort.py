@@ -100,11 +100,7 @@ class Cohort:
 
     def schedule(self, output: SchedulerOutput) -> bool:
         """Schedule the running requests into an empty `output`; False if it takes the ordinary walk."""
-        clock, leaving = self.clock, self._leaving
-        while leaving and leaving[0][0] <= clock:
-            leaves_at, _, request = heappop(leaving)
-            if request.member is not None and request.member.leaves_at == leaves_at:
-                self.leave(request)
+        clock = self.clock
         if not self.size:
             self._awake = None
             return False
@@ -199,6 +195,10 @@ class Cohort:
         """The tokens of a step have been appended: who is in steady decode now joins."""
         if output in self.in_flight:
             self.in_flight.remove(output)
+            for other in self.in_flight:
+                for request in output.requests:
+                    if request.is_finished and request in other.requests:
+                        other.remove(request)
             entered = self.clock - len(self.in_flight)
             if entered > self._entered:
                 self._entered = entered
@@ -222,8 +222,8 @@ class Cohort:
     def steps_ahead(self, most: int) -> int:
         """For how many coming steps, up to `most`, it is sure that the members are scheduled and nobody else.
 
-        They are steps of `schedule()` and `update()` in turn, with as many in flight as now, and nothing from
-        outside in between. In the last of them, but in none before, somebody may leave.
+        They are turns of `schedule()` and `update()`, with as many steps in flight as now, and nothing from
+        outside in between. In the last update, but in none before, somebody may have to be looked at.
         """
         state, size = self._state, self.size
         if (
@@ -240,7 +240,7 @@ class Cohort:
         leaving = self._leaving
         while leaving[0][2].member is None or leaving[0][2].member.leaves_at != leaving[0][0]:
             heappop(leaving)
-        most = min(most, leaving[0][0] - self.clock + 1)
+        most = min(most, leaving[0][0] - self.clock + len(self.in_flight) + 1)
         free = self._pool.free_queue.size
         if (most // self._size + 1) * size <= free:
             return most
@@ -253,9 +253,10 @@ class Cohort:
         return steps
 
     def advance(self, steps: int) -> tuple[list[int], list[int]]:
-        """Take so many steps of `steps_ahead` (not the last) at once: `schedule()` and `update()` of each.
+        """Take so many steps of `steps_ahead` at once: the turns of `schedule()` and `update()`.
 
-        Returns, for each step, the blocks taken and how many of them were evicted from the prefix cache.
+        Returns, for each step, the blocks taken and how many of them were evicted from the prefix cache. If
+        `unfold` then gives a step, the last update is still to be done, with it.
         """
         first, size = self.clock, self._size
         tables = [self._needy[clock % size] for clock in range(first, first + steps)]
@@ -279,6 +280,23 @@ class Cohort:
         self._state.finished_req_ids = set()
         return taken, evicted
 
+    def unfold(self, output: SchedulerOutput | None = None) -> SchedulerOutput | None:
+        """Name the members whose stay ends with a step whose output is about to be sampled.
+
+        `output` is the oldest step in flight. None: the step of the last turn of `advance`; the step that is
+        then returned is still to be sampled and updated. None comes back if nobody must be looked at.
+        """
+        leaving, in_flight = self._leaving, self.in_flight
+        step = self.clock - len(in_flight) - (output is None)
+        while leaving and leaving[0][0] <= step:
+            leaves_at, _, request = heappop(leaving)
+            if request.member is not None and request.member.leaves_at == leaves_at:
+                if output is None:
+                    output = SchedulerOutput(0)
+                    in_flight.insert(0, output)
+                self.leave(request)
+        return output
+
     # --- in and out -------------------------------------------------------------------------------------
 
     def _join(self, request: Request) -> None:
@@ -295,7 +313,12 @@ class Cohort:
             or any(request not in output.requests for output in self.in_flight)
         ):
             return
-        stay = self._steady_tokens(request) - in_flight
+        config = self._state.config
+        room = config.max_model_len - request.num_tokens
+        limit = min(request.max_tokens - request.num_output_tokens, room) - 1
+        if self._ahead:
+            limit -= 2  # the engine knows of such an end beforehand, and does not schedule beyond it
+        stay = min(self._steady_tokens(request), limit) - in_flight
         if stay < SHORTEST_STAY:
             return
         clock = self.clock
@@ -314,15 +337,10 @@ class Cohort:
             self._largest_base = member.base
 
     def _steady_tokens(self, request: Request) -> int:
-        """How many of the next tokens surely continue the text by one id each and end nothing."""
-        config = self._state.config
-        steady = min(
-            self._forecast(request),
-            request.max_tokens - request.num_output_tokens - 1,
-            config.max_model_len - request.num_tokens - 1,
-        )
+        """How many of the next tokens surely continue the text by one id each, and stop nothing."""
+        steady = self._forecast(request)
         following = request.num_tokens + request.tokens.shifts[-1]
-        for token in (config.eos_token_id, *request.stop_token_ids):
+        for token in (self._state.config.eos_token_id, *request.stop_token_ids):
             if following <= token < following + steady:
                 steady = token - following
         return steady

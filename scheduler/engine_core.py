@@ -200,6 +200,10 @@ class EngineCore:
         assert self.state.cohort is not None
         return self.state.cohort.advance(steps)
 
+    def unfold(self, output: SchedulerOutput | None = None) -> SchedulerOutput | None:
+        """See `Cohort.unfold`. With a forecast, to be called before tokens are sampled for a step."""
+        return output if self.state.cohort is None else self.state.cohort.unfold(output)
+
     def propose_drafts(self, output: SchedulerOutput, num_drafts: Sequence[int]) -> None:
         """Attach the drafts proposed after a synchronous step, one count per scheduled request."""
         attach_drafts(output.requests, num_drafts, self.draft_validator)

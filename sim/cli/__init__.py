@@ -13,6 +13,7 @@ import sys
 import typer
 from typer.core import TyperGroup
 
+from sim.cli.bench import bench
 from sim.cli.calibrate import calibrate
 from sim.cli.compare_releases import compare_releases
 from sim.cli.conform import conform
@@ -54,7 +55,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, report, fit, scenarios, validate, conform, calibrate, compare_releases):
+for command in (run, report, fit, scenarios, validate, conform, calibrate, compare_releases, bench):
     app.command()(command)
 
 

@@ -29,9 +29,9 @@ class Alarm(Event):
 class Clock(Environment):
     """A SimPy environment in which events can also be set to a time."""
 
-    def schedule_at(self, event: Event, at_s: float) -> None:
+    def schedule_at(self, event: Event, at_s: float, priority: EventPriority = NORMAL) -> None:
         """Let a triggered event come at exactly `at_s`, which must not have passed."""
-        heappush(self._queue, (at_s, NORMAL, next(self._eid), event))
+        heappush(self._queue, (at_s, priority, next(self._eid), event))
 
 
 class LateEvent(Event):
@@ -44,7 +44,21 @@ class LateEvent(Event):
         self.env.schedule(self, _LATE, delay_s)
         return self
 
+    def succeed_at(self, at_s: float, value: object = None) -> None:
+        """Let it come at exactly `at_s`."""
+        assert isinstance(self.env, Clock)
+        self._ok = True
+        self._value = value
+        self.env.schedule_at(self, at_s, _LATE)
+
 
 def late_timeout(env: Environment, delay_s: float, value: object = None) -> LateEvent:
     """A late event `delay_s` from now."""
     return LateEvent(env).succeed(value, delay_s)
+
+
+def late_alarm(env: Clock, at_s: float, value: object) -> LateEvent:
+    """A late event at exactly `at_s`."""
+    event = LateEvent(env)
+    event.succeed_at(at_s, value)
+    return event

@@ -1,45 +1,60 @@
-"""A replica that sleeps through steady decode: plan the steps, sleep once, commit them.
+"""A replica that sleeps through steady decode: plan the turns of the step loop, sleep once, commit them.
 
 While nothing changes, an engine in steady decode repeats itself: how long each of the coming steps takes is
 known from running sums. So the replica works out the times of as many steps as it is sure of, sleeps to the
-end of the last, and then lets the engine take them all at once. Whoever puts something into the engine
-meanwhile, or looks at it, first has the steps committed that have ended by now and the next one begun; the
-rest of the plan is dropped, and the sleep is cut short. Times are the ones of single steps, added one after
-the other.
+end of the last, and then lets the engine take them all at once. A request that enters meanwhile cuts the plan
+short: it ends with the step under way then. Whoever looks at the engine first has the steps committed that
+have ended by now and the next one begun. Times are the ones of single steps, added one after the other.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Generator
+from itertools import islice
+from operator import itemgetter
+from typing import NamedTuple
 
 from simpy import Event
 
-from cost_models import StepCost
-from sim.cluster.clock import Alarm
+from scheduler import Request
+from sim.cluster.clock import Alarm, late_alarm
 from sim.cluster.replica import BOUND_INDEX, Batch, Replica
 
-_FEWEST_STEPS = 2
+_time = itemgetter(0)
 _REACH = (16, 1024)
 
 
-class Plan:
-    """Coming turns of the step loop: in each a batch is scheduled, then the oldest batch in flight ends.
+class Turn(NamedTuple):
+    """One turn of the step loop: a batch is scheduled, then the oldest batch in flight ends.
 
-    Lists have one value a turn: when its batch is scheduled, when the GPU begins and ends it, when the host
-    and the GPU are free again, which term binds it, and when the turn's update is (the next begins then).
+    When the batch is scheduled, when the GPU begins and ends it, and when the GPU and the host can take the
+    next; which term binds it.
     """
 
-    __slots__ = ("bound", "end_s", "entry_s", "host_free_s", "scheduled_s", "start_s", "update_s")
+    scheduled_s: float
+    start_s: float
+    end_s: float
+    entry_s: float
+    host_free_s: float
+    bound: str
 
-    def __init__(self) -> None:
-        self.scheduled_s: list[float] = []
-        self.start_s: list[float] = []
-        self.end_s: list[float] = []
-        self.entry_s: list[float] = []
-        self.host_free_s: list[float] = []
+
+class Plan:
+    """Coming turns, and when the update of each is (the next begins then). The last is number `last`.
+
+    `entering`: requests that enter the engine before the end, and when.
+    """
+
+    __slots__ = ("entering", "last", "num_waiting", "turns", "update_s")
+
+    def __init__(self, num_waiting: int) -> None:
+        self.turns: list[Turn] = []
         self.update_s: list[float] = []
-        self.bound: list[str] = []
+        self.last = -1
+        self.num_waiting = num_waiting
+        self.entering: list[tuple[float, Request]] = []
 
 
 class PlannedReplica(Replica):
@@ -54,9 +69,11 @@ class PlannedReplica(Replica):
         env, engine, in_flight = self._env, self._engine, self._in_flight
         while True:
             if len(in_flight) == self._depth - 1 and self._make_plan():
-                yield self._sleep()
-                self._finish_plan()
-                self._update(in_flight.popleft())
+                yield self._set_alarm()
+                if self._plan is not None:
+                    self._finish_plan(self._plan)
+                else:  # somebody looked: all is committed but the update of the turn under way then
+                    self._update(in_flight.popleft())
                 continue
             scheduled = len(in_flight) < self._depth and engine.has_work() and self._schedule(env.now)
             if scheduled and len(in_flight) < self._depth:
@@ -69,111 +86,146 @@ class PlannedReplica(Replica):
                 yield self._idle()
                 self._wake_up = None
 
+    # --- planning ---------------------------------------------------------------------------------------
+
     def _make_plan(self) -> bool:
         """Work out the coming turns, if there are any to be sure of."""
-        steps = self._engine.steps_ahead(self._reach)
-        if steps < _FEWEST_STEPS:
+        num_turns = self._engine.steps_ahead(self._reach)
+        if not num_turns:
             return False
-        plan = self._plan = Plan()
+        plan = self._plan = Plan(self._engine.num_waiting)
+        note_turn, note_update = plan.turns.append, plan.update_s.append
         num_decodes, context, longest = self._engine.steady_sums()
+        costs = self._timer.decode_run(num_decodes, context + num_decodes, longest + 1)
         now, host_free_s = self._env.now, self._host_free_s
         entry_s, end_s = self._gpu.entry_s, self._gpu.last_end_s
-        ends = [batch.end_s for batch in self._in_flight]
-        for i in range(steps):
-            context += num_decodes
-            longest += 1
-            cost: StepCost = self._timer.decode_step(num_decodes, context, longest)
-            plan.scheduled_s.append(now)
-            plan.start_s.append(now if now > entry_s else entry_s)
-            host_free_s = (now if now > host_free_s else host_free_s) + cost.host_s
+        ends = deque([batch.end_s for batch in self._in_flight])
+        for gpu_s, host_s, bound, stage_s in islice(costs, num_turns):
+            start_s = now if now > entry_s else entry_s
+            host_free_s = (now if now > host_free_s else host_free_s) + host_s
             begins_s = host_free_s if host_free_s > entry_s else entry_s
-            entry_s = begins_s + cost.stage_s
-            end_s = max(begins_s + cost.gpu_s, end_s + cost.stage_s)
+            entry_s = begins_s + stage_s
+            end_s = max(begins_s + gpu_s, end_s + stage_s)
             ends.append(end_s)
-            now += max(ends[i] - now, host_free_s - now, 0.0)
-            plan.end_s.append(end_s)
-            plan.entry_s.append(entry_s)
-            plan.host_free_s.append(host_free_s)
-            plan.update_s.append(now)
-            plan.bound.append(cost.bound)
+            note_turn(Turn(now, start_s, end_s, entry_s, host_free_s, bound))
+            now += max(ends.popleft() - now, host_free_s - now, 0.0)
+            note_update(now)
+        plan.last = num_turns - 1
         return True
 
-    def _sleep(self) -> Event:
+    def _set_alarm(self) -> Event:
+        """Wake at the end of the plan; an earlier alarm hands its sleeper over."""
         assert self._plan is not None
-        self._alarm = Alarm(self._env, self._plan.update_s[-1])
-        return self._alarm
-
-    def _finish_plan(self) -> None:
-        """The sleep is over: all turns but the last are complete, and the last is at its update."""
-        plan = self._plan
-        if plan is not None:
-            self._plan = None
-            self._reach = min(2 * self._reach, _REACH[1])
-            self._commit(plan, len(plan.update_s) - 1)
-
-    def settle(self) -> None:
-        """See `Replica.settle`: commit what has ended, begin what has begun, and let only that end."""
-        plan = self._plan
-        if plan is None:
-            return
-        self._plan = None
-        complete = bisect_right(plan.update_s, self._env.now)
-        self._reach = max(2 * complete, _REACH[0])
-        last = len(plan.update_s) - 1
-        self._commit(plan, complete)
-        if complete < last:
-            assert self._alarm is not None
-            assert self._alarm.callbacks is not None
-            alarm = Alarm(self._env, plan.update_s[complete])
+        alarm = Alarm(self._env, self._plan.update_s[self._plan.last])
+        if self._alarm is not None and self._alarm.callbacks:
             assert alarm.callbacks is not None
             alarm.callbacks += self._alarm.callbacks
             self._alarm.callbacks.clear()
-            self._alarm = alarm
+        self._alarm = alarm
+        return alarm
+
+    # --- what cuts a plan short -------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """See `Replica.submit`."""
+        plan, enters_s = self._plan, self._env.now + self._front_end_s
+        if plan is not None and enters_s < plan.update_s[plan.last]:
+            self._note(request)
+            self._cut(plan, enters_s, request)
+        else:
+            super().submit(request)
+
+    def _add(self, request: Request) -> None:
+        if self._plan is not None:
+            self._cut(self._plan, self._env.now, request)
+        else:
+            super()._add(request)
+
+    def _cut(self, plan: Plan, enters_s: float, request: Request) -> None:
+        """A request enters before the plan's end: it sees the end of the turn under way then."""
+        turn = bisect_right(plan.update_s, enters_s)
+        if turn < plan.last:
+            self._reach = max(2 * turn, _REACH[0])
+            plan.last = turn
+            self._set_alarm()
+            entering, plan.entering = plan.entering, []
+            self._let_enter(plan, entering)
+        insort(plan.entering, (enters_s, request), key=_time)
+
+    def _let_enter(self, plan: Plan | None, entering: list[tuple[float, Request]]) -> None:
+        """Requests that enter before the plan's end are kept by it; the others enter by themselves."""
+        for enters_s, request in entering:
+            if plan is not None and enters_s < plan.update_s[plan.last]:
+                plan.entering.append((enters_s, request))
+            elif enters_s <= self._env.now:
+                self._add(request)
+            else:
+                late_alarm(self._env, enters_s, request).callbacks.append(self._enter)
+
+    def settle(self) -> None:
+        """See `Replica.settle`."""
+        plan, now = self._plan, self._env.now
+        if plan is None:
+            return
+        complete = bisect_right(plan.update_s, now)
+        self._drop(plan, complete)
+        if complete < plan.last:
+            plan.last = complete
+            self._plan = plan
+            self._set_alarm()
+            self._plan = None
 
     def stop(self) -> None:
         """See `Replica.stop`."""
-        plan = self._plan
-        if plan is not None:
-            self._plan = None
-            self._commit(plan, bisect_left(plan.update_s, self._env.now))
+        if self._plan is not None:
+            self._drop(self._plan, bisect_left(self._plan.update_s, self._env.now))
         super().stop()
 
-    def _commit(self, plan: Plan, complete: int) -> None:
-        """Let the engine take the complete turns, record them, and begin the turn after them."""
-        if complete:
-            self._take(plan, complete)
-            self._gpu.entry_s, self._gpu.last_end_s = plan.entry_s[complete - 1], plan.end_s[complete - 1]
-            self._host_free_s = plan.host_free_s[complete - 1]
-        self._schedule(plan.scheduled_s[complete])
+    def _drop(self, plan: Plan, complete: int) -> None:
+        """Commit the complete turns, begin the one after them, and let go of the rest."""
+        self._plan = None
+        self._commit(plan, complete)
+        self._schedule(plan.turns[complete].scheduled_s)
+        self._let_enter(None, plan.entering)
 
-    def _take(self, plan: Plan, complete: int) -> None:
+    # --- commit -----------------------------------------------------------------------------------------
+
+    def _finish_plan(self, plan: Plan) -> None:
+        """The sleep is over: all turns are complete, and somebody may have ended in the last."""
+        self._plan = None
+        turns = plan.last + 1
+        if turns == len(plan.update_s):
+            self._reach = min(2 * self._reach, _REACH[1])
+        self._commit(plan, turns)
+        for _, request in plan.entering:
+            self._engine.add_request(request)
+
+    def _commit(self, plan: Plan, num_turns: int) -> None:
+        """Let the engine take so many turns, and record them."""
+        if not num_turns:
+            return
         engine, kv, in_flight = self._engine, self._engine.kv_cache, self._in_flight
         used, cached = kv.num_used_blocks, kv.num_cached_free_blocks
-        num_steady, num_running, num_waiting = engine.num_steady, engine.num_running, engine.num_waiting
-        taken, evicted = engine.advance(complete)
-        append = self._steps.append
-        output = in_flight[-1].output if in_flight else None
-        for i in range(complete):
-            used += taken[i]
-            cached -= evicted[i]
-            row = (
-                num_steady,
-                0,
-                0,
-                num_running,
-                num_waiting,
-                used,
-                cached,
-                self._unrecorded_preemptions,
-                BOUND_INDEX[plan.bound[i]],
-            )
-            self._unrecorded_preemptions = 0
-            if output is None:
-                append((plan.start_s[i], plan.update_s[i], *row))
-            else:
-                in_flight.append(
-                    Batch(output, output, plan.scheduled_s[i], plan.start_s[i], plan.end_s[i], row)
-                )
-                ended = in_flight.popleft()
-                append((ended.start_s, plan.update_s[i], *ended.row))
+        num_steady, num_running, num_waiting = engine.num_steady, engine.num_running, plan.num_waiting
+        taken, evicted = engine.advance(num_turns)
+        rows: list[tuple[float, tuple[int, ...]]] = [(batch.start_s, batch.row) for batch in in_flight]
+        for turn, blocks, lost in zip(plan.turns, taken, evicted, strict=False):
+            used += blocks
+            cached -= lost
+            preemptions, self._unrecorded_preemptions = self._unrecorded_preemptions, 0
+            counts = (num_steady, 0, 0, num_running, num_waiting, used, cached, preemptions)
+            rows.append((turn.start_s, (*counts, BOUND_INDEX[turn.bound])))
+        last = plan.turns[num_turns - 1]
+        self._gpu.entry_s, self._gpu.last_end_s = last.entry_s, last.end_s
+        self._host_free_s = last.host_free_s
+        output = engine.unfold()
+        num_ended = num_turns if output is None else num_turns - 1
+        for (start_s, row), update_s in zip(rows[:num_ended], plan.update_s, strict=False):
+            self._steps.append((start_s, update_s, *row))
+        if in_flight:  # scheduling ahead: the last batch is under way now
+            flying = in_flight.popleft().output
+            in_flight.append(Batch(flying, flying, last.scheduled_s, last.start_s, last.end_s, rows[-1][1]))
         self._guard.on_step(engine, gave_tokens=True)
+        if output is not None:
+            start_s, row = rows[num_ended]
+            self._update(Batch(output, output, last.scheduled_s, start_s, plan.update_s[num_ended], row))

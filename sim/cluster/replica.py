@@ -109,8 +109,7 @@ class Replica:
 
     def submit(self, request: Request) -> None:
         """Take a request on arrival; the engine knows of it once the front end is through with it."""
-        self.requests[request.request_id] = request
-        self._log.replica[request.request_id] = self.index
+        self._note(request)
         if self._front_end_s > 0.0:
             late_timeout(self._env, self._front_end_s, request).callbacks.append(self._enter)
         else:
@@ -134,6 +133,10 @@ class Replica:
         self._engine.pause(event.value)
         self._wake()
 
+    def _note(self, request: Request) -> None:
+        self.requests[request.request_id] = request
+        self._log.replica[request.request_id] = self.index
+
     def _enter(self, event: Event) -> None:
         request = event.value
         assert isinstance(request, Request)
@@ -141,7 +144,6 @@ class Replica:
             self._add(request)
 
     def _add(self, request: Request) -> None:
-        self.settle()
         self._engine.add_request(request)
         if request.needs_grammar:
             assert self.compiler is not None
@@ -264,6 +266,7 @@ class Replica:
         """The batch has ended: from now on its tokens exist."""
         engine, step = self._engine, self._steps.num_steps
         self._steps.append((batch.start_s, self._env.now, *batch.row))
+        engine.unfold(batch.output)
         num_steady, steady_ids = engine.num_steady, engine.steady_ids
         entries = engine.update(batch.output, self._model.sample(batch.output), self._report()).entries
         self._runs.on_step(

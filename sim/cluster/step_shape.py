@@ -6,7 +6,7 @@ are a prefill chunk. (The last single token of a prompt attends to its context e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from cost_models import StepCost, StepShape
@@ -23,6 +23,11 @@ class StepTimer(Protocol):
         self, num_decodes: int, decode_context_tokens: int, max_decode_context_tokens: int
     ) -> StepCost:
         """The same as `step` for a step of sampling decodes alone, from its sums."""
+
+    def decode_run(
+        self, num_decodes: int, decode_context_tokens: int, max_decode_context_tokens: int
+    ) -> Iterator[tuple[float, float, str, float]]:
+        """`decode_step` for that step and those in which the same requests decode on."""
 
 
 def time_step(

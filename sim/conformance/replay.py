@@ -74,6 +74,7 @@ class Replay:
                 return
         self._abort(aborts_later)
         step, output, expanded = self._in_flight.popleft()
+        engine.unfold(output)
         sampled = self.model.sample(output)
         report: KVReport | None = None
         if self.connector:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 
@@ -33,6 +34,10 @@ class FixedTimer:
         return self.step(
             StepShape(decodes, decodes, context, longest, num_sampled=decodes, num_requests=decodes)
         )
+
+    def decode_run(self, decodes: int, context: int, longest: int) -> Iterator[StepCost]:
+        for i in count():
+            yield self.decode_step(decodes, context + i * decodes, longest + i)
 
     def step(self, shape: StepShape) -> StepCost:
         self.shapes.append(shape)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from scheduler.release import RECORDED, parse_version, release
 from sim.errors import InputError
 from sim.scenario import reference_markdown
-from sim.scenario.rules import RULE_NAMES, rule_facts, rule_value
+from sim.scenario.rules import RULE_NAMES, rule_facts, rule_value, rules_markdown
 from sim.simulate import RunResult, simulate
 from tests.compare.helpers import small_scenario
+
+REPO = Path(__file__).resolve().parents[2]
 
 DECISIONS = (
     "num_steps",
@@ -93,6 +97,12 @@ def test_every_rule_is_dated_explained_and_asked_for_somewhere():
         assert fact.meaning.endswith(".")
         assert fact.modules, f"nobody asks for {name}"
         assert f"| `{name}` | {fact.since} | {fact.meaning} | " in page
+
+
+def test_the_architecture_page_has_the_table_of_rules_as_the_code_has_it():
+    """If this fails, put the text of `rules_markdown()` in place of the table."""
+    page = (REPO / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert f"\n\n{rules_markdown()}\n## " in page
 
 
 @pytest.mark.parametrize(

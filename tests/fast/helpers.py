@@ -97,6 +97,7 @@ class Twins:
         if abort_mid is not None:
             self.abort(abort_mid)
         one, two = self.in_flight.popleft()
+        self.fast.unfold(two)
         outputs = self.plain.update(one, self.answers.sample(one))
         fast_outputs = self.fast.update(two, self.answers.sample(two))
         compare_entries(outputs, fast_outputs)

@@ -1,0 +1,97 @@
+"""`dryserve bench`: how fast is dryserve here, and where does the time go?"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sim.experiments.bench import Timing, Work
+
+
+def bench(
+    requests: Annotated[int, typer.Option(min=1, help="How many requests.")] = 10_000,
+    rate: Annotated[float, typer.Option(help="Their rate, 1/s.")] = 8.0,
+    replicas: Annotated[int, typer.Option(min=1, help="Engines behind a round-robin router.")] = 1,
+    trace: Annotated[Path | None, typer.Option(help="Run the requests of this trace instead.")] = None,
+    asynchronous: Annotated[bool, typer.Option("--async", help="Schedule ahead of the GPU.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Walk over every request in every step.")] = False,
+    growth: Annotated[bool, typer.Option(help="Then 1,000 to 1,000,000 requests.")] = False,
+    profile: Annotated[bool, typer.Option(help="Then where the time goes, by phase.")] = False,
+    write_trace: Annotated[
+        Path | None, typer.Option(help="Only write the requests, as .csv (Azure) or .jsonl (Mooncake).")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="One line only.")] = False,
+) -> None:
+    """Time the standard work: a chat workload on Llama-3-8B and A100s. Writes no results."""
+    from sim.experiments.bench import GROWTH, Work, grown, time_work
+
+    work = Work(requests, rate, replicas, asynchronous, plain, trace)
+    if write_trace is not None:
+        from sim.experiments.bench_trace import write_trace as write
+
+        typer.echo(f"{write(work.scenario(), write_trace):,} requests written to {write_trace}", err=True)
+        return
+    start_up_s = time.process_time()
+    timing = time_work(work)
+    typer.echo(_line(timing) if quiet else _screen(timing, start_up_s))
+    if growth:
+        typer.echo("\n" + _row())
+        for requests in GROWTH:
+            typer.echo(_row(time_work(grown(work, requests))))
+    if profile:
+        typer.echo("\n" + _profile(work))
+
+
+def _line(timing: Timing) -> str:
+    return (
+        f"{timing.num_requests:,} requests, {timing.num_steps:,} steps, {timing.cpu_s:.2f} CPU s, "
+        f"{timing.per(timing.num_requests):.1f} us per request, {timing.peak_memory_mib:.0f} MiB"
+    )
+
+
+def _screen(timing: Timing, start_up_s: float) -> str:
+    work, cpu_s = timing.work, max(timing.cpu_s, 1e-9)
+    origin = f"of {work.trace}" if work.trace else f"at {work.rate_per_s:g}/s"
+    how = [f"{work.replicas} replica" + "s" * (work.replicas > 1)]
+    how += ["asynchronous"] * work.asynchronous + ["plain"] * work.plain
+    return "\n".join(
+        (
+            f"{timing.num_requests:,} requests {origin}, {', '.join(how)}",
+            f"  simulated     {timing.simulated_s:,.0f} s, {timing.num_steps:,} steps, "
+            f"{timing.num_tokens:,} tokens, {timing.num_preemptions:,} preemptions",
+            f"  CPU time      {timing.cpu_s:.2f} s, and {start_up_s:.2f} s before",
+            f"  a second      {timing.num_requests / cpu_s:,.0f} requests, "
+            f"{timing.num_steps / cpu_s:,.0f} steps",
+            f"  each          {timing.per(timing.num_requests):.1f} us a request, "
+            f"{timing.per(timing.num_steps):.1f} us a step, {timing.per(timing.num_changes):.1f} us a change "
+            "(arrival, admission, end)",
+            f"  peak memory   {timing.peak_memory_mib:.0f} MiB",
+        )
+    )
+
+
+def _row(timing: Timing | None = None) -> str:
+    if timing is None:
+        names = f"{'requests':>10} {'steps':>11} {'CPU s':>8} {'us/request':>11}"
+        return f"{names} {'us/step':>8} {'peak MiB':>9}"
+    return (
+        f"{timing.num_requests:>10,} {timing.num_steps:>11,} {timing.cpu_s:>8.2f} "
+        f"{timing.per(timing.num_requests):>11.1f} {timing.per(timing.num_steps):>8.1f} "
+        f"{timing.peak_memory_mib:>9.0f}"
+    )
+
+
+def _profile(work: Work) -> str:
+    from sim.experiments.bench_profile import profile
+
+    phases = profile(work)
+    total_s = sum(seconds for _, seconds, _ in phases)
+    lines = [f"{'phase':<36} {'share':>6} {'us/request':>11} {'calls':>11}"]
+    for phase, seconds, calls in phases:
+        share = seconds / max(total_s, 1e-9)
+        lines.append(f"{phase:<36} {share:>6.1%} {seconds / work.requests * 1e6:>11.1f} {calls:>11,}")
+    return "\n".join([*lines, "(profiled: about twice as slow as above)"])

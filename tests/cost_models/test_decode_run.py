@@ -1,0 +1,27 @@
+"""Costs of decode steps in a row are those of the single steps, to the last bit."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from cost_models import Parallelism, StepCostModel
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize(
+    ("model", "parallel"),
+    [
+        ("meta-llama/Llama-3.1-8B", Parallelism()),
+        ("meta-llama/Llama-3.1-70B", Parallelism(tensor=4, pipeline=2)),
+    ],
+)
+def test_a_run_of_decode_steps_costs_what_its_steps_cost(
+    model: str, parallel: Parallelism, ahead: bool
+) -> None:
+    timer = StepCostModel.build(model, "h100-sxm", parallel, async_scheduling=ahead)
+    for decodes, context, longest in [(1, 5, 5), (7, 30_000, 9_000), (256, 700_000, 4_001)]:
+        run = islice(timer.decode_run(decodes, context, longest), 300)
+        for i, cost in enumerate(run):
+            assert cost == tuple(timer.decode_step(decodes, context + i * decodes, longest + i))
