@@ -129,13 +129,15 @@ class PlannedReplica(Replica):
     def submit(self, request: Request) -> None:
         """See `Replica.submit`."""
         plan, enters_s = self._plan, self._env.now + self._front_end_s
-        if plan is not None and enters_s < plan.update_s[plan.last]:
+        if plan is not None and enters_s < plan.update_s[plan.last] and not request.needs_grammar:
             self._note(request)
             self._cut(plan, enters_s, request)
         else:
             super().submit(request)
 
     def _add(self, request: Request) -> None:
+        if request.needs_grammar:
+            self.settle()  # its grammar is asked for now, not at the end of a turn
         if self._plan is not None:
             self._cut(self._plan, self._env.now, request)
         else:

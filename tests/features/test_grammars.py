@@ -10,7 +10,7 @@ from simpy import Environment
 
 from sim.cluster.grammars import GrammarCompiler, GrammarSpec
 from sim.simulate import simulate
-from tests.cluster.helpers import make_table, make_world, token_times_s
+from tests.cluster.helpers import FixedTimer, make_table, make_world, token_times_s
 from tests.features.helpers import make_scenario
 
 
@@ -100,10 +100,10 @@ def test_grammars_wait_beside_an_engine_that_plans_ahead():
     arrivals = np.arange(60) * 0.37
     grammar = [k % 7 - 1 for k in range(60)]
     times = []
-    for plain in (True, False):
+    for plain in (True, False):  # with a front end, requests enter in the middle of turns
         table = with_grammars(make_table(arrivals, 30, 40), grammar)
         spec = compiling(grammar, [0.3, 1.1, 2.7, 0.0, 5.0, 0.9])
-        world = make_world(table, grammars=spec, plain=plain, check=False)
+        world = make_world(table, grammars=spec, plain=plain, check=False, front_end_s=0.13)
         world.run()
         times.append([token_times_s(world, request) for request in range(60)])
     assert times[0] == times[1]
@@ -140,3 +140,21 @@ def test_the_same_seed_gives_the_same_run():
         engine={"grammar": {"compile_s": {"kind": "lognormal", "mean_s": 0.5, "sigma": 1}, "workers": 2}},
     )
     assert simulate(scenario).requests.equals(simulate(scenario).requests)
+
+
+@pytest.mark.parametrize("front_end_s", [0.0, 0.03])
+def test_a_grammar_is_asked_for_in_the_middle_of_a_plan(front_end_s):
+    """A long answer is under way, planned many steps of 0.05 s ahead, when a request for a grammar comes at
+    5.02 s. It compiles for a second from when it has entered; the step after that computes the prompt.
+    """
+    first_token_s = []
+    for plain in (True, False):
+        table = with_grammars(make_table([0.0, 5.02], 10, [400, 2]), [-1, 0])
+        spec = compiling([-1, 0], [1.0])
+        timer = FixedTimer(0.05)
+        world = make_world(table, timer, grammars=spec, plain=plain, check=False, front_end_s=front_end_s)
+        world.run()
+        assert world.stuck is None
+        first_token_s.append(token_times_s(world, 1)[0])
+    assert first_token_s[0] == first_token_s[1]
+    assert 6.02 + front_end_s + 0.05 <= first_token_s[0] <= 6.02 + front_end_s + 0.1 + 1e-9
