@@ -46,7 +46,7 @@ class SyncBookkeeping:
         self.rules = rules
         self.drafter = drafter
         self._append = StopRules(config, rules).append
-        self._enters_after_outputs = rules.enter_after_outputs and drafter.num_drafts > 0 and kv_cache.caching
+        self._enters_after_outputs = kv_cache.caching and drafter.num_drafts > 0 and rules.enter_after_outputs
         plain = drafter.num_drafts == 0 or not (rules.uncount_cut_tokens or self._enters_after_outputs)
         self.deliver: Deliver = self._append if plain else self._deliver
         """Takes a request and a step's tokens for it, appends them, returns the final status if they end

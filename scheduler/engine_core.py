@@ -100,9 +100,9 @@ class EngineCore:
             max_model_len=config.max_model_len,
             rules=rules,
             drafter=drafting,
-            frees_are_deferred=rules.defer_frees_in_flight
-            and connector is not None
-            and config.async_scheduling,
+            frees_are_deferred=connector is not None
+            and config.async_scheduling
+            and rules.defer_frees_in_flight,
         )
         by_priority = config.policy == "priority"
         order = waiting_order or (PriorityOrder() if by_priority else FcfsOrder())

@@ -191,7 +191,7 @@ class Scheduler:
         while True:
             position = self._choose_victim(request)
             victim = state.running[position]
-            if rules.defer_frees_in_flight and state.connector and victim.num_tokens_in_flight > 0:
+            if state.connector and rules.defer_frees_in_flight and victim.num_tokens_in_flight > 0:
                 return the_end, False
             del state.running[position]
             if output.take_out(victim) or (rules.victims_move_the_walk and position < index):
@@ -247,7 +247,7 @@ class Scheduler:
     def is_full(self) -> bool:
         """Whether no more requests may run."""
         num_running = len(self.state.running)
-        if self.state.rules.idle_sessions_take_a_place:
+        if self.state.num_sessions_idle and self.state.rules.idle_sessions_take_a_place:
             num_running += self.state.num_sessions_idle
         return num_running >= self.max_running
 
@@ -305,7 +305,7 @@ class Scheduler:
     def _padding(self, num_tokens: int, computed: int, output: SchedulerOutput) -> int:
         """Dummy drafts that make an admission of one token look like the running decodes."""
         drafter = self.drafter
-        if not (self.state.rules.pad_new_decodes and drafter.num_drafts) or drafter.drafts_by_batch:
+        if not (drafter.num_drafts and self.state.rules.pad_new_decodes) or drafter.drafts_by_batch:
             return 0
         if num_tokens != 1 or output.has_prefill_chunk or not (output.num_running_scheduled or computed):
             return 0
@@ -318,10 +318,9 @@ class Scheduler:
         keep_free = self.room.keep_free(request, hits, loading=external.asynchronous)
         if keep_free is None:
             return False
-        if state.rules.lookahead_at_admission:
-            lookahead = 0 if external.asynchronous else drafter.lookahead_slots
-        else:
-            lookahead = 0 if looked_up else drafter.lookahead_slots
+        lookahead = drafter.lookahead_slots
+        if lookahead and (external.asynchronous if state.rules.lookahead_at_admission else looked_up):
+            lookahead = 0
         found_again = state.preemption_accounts.found_again(request, hits.blocks)
         allocated = state.kv_cache.allocate(
             request,

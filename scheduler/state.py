@@ -133,7 +133,7 @@ class EngineState:
 
     def free_blocks(self, request: Request) -> None:
         """Give back what a request holds: now, or when the step that still writes into it is processed."""
-        if self.rules.defer_frees_in_flight and self.connector and request.num_tokens_in_flight > 0:
+        if self.connector and self.rules.defer_frees_in_flight and request.num_tokens_in_flight > 0:
             blocks = self.kv_cache.detach(request)
             if blocks:
                 self.deferred_frees.append((self.num_steps, blocks))

@@ -30,7 +30,11 @@ _PACKED = {"qkv": 3, "gate_up": 2}
 def speculative_config(engine: EngineSection) -> SpeculativeConfig | None:
     """What the scheduler needs to know of speculation."""
     section = engine.speculative_config
-    return None if section is None else SpeculativeConfig(section.method, section.num_speculative_tokens)
+    if section is None:
+        return None
+    return SpeculativeConfig(
+        section.method, section.num_speculative_tokens, drafts_by_batch=section.drafts_by_batch
+    )
 
 
 def drafting_model(section: SpeculativeSection, target: Model) -> Model | None:
@@ -61,7 +65,9 @@ def _drafter(
 ) -> Drafter:
     draft = drafting_model(section, target)
     if draft is None or section.draft_pass_s is not None:
-        return FixedDrafter(section.num_speculative_tokens, section.draft_pass_s or 0.0)
+        return FixedDrafter(
+            section.num_speculative_tokens, section.draft_pass_s or 0.0, section.drafts_by_batch
+        )
     timer = StepCostModel.build(
         draft,
         part,
@@ -74,7 +80,7 @@ def _drafter(
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
     )
-    return ModelDrafter(timer, section.num_speculative_tokens)
+    return ModelDrafter(timer, section.num_speculative_tokens, section.drafts_by_batch)
 
 
 def _draft_weights(section: SpeculativeSection, weights: str) -> str:

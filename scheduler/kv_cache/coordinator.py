@@ -90,11 +90,11 @@ class KVCache:
         for manager in self.managers:
             spec = manager.spec
             manager.align_after_drop = rules.drop_last_hit_once
-            by_window = rules.enter_reachable_window_blocks and spec.kind is GroupKind.SLIDING
-            if by_window or (rules.checkpoint_states and isinstance(manager, AlignedMambaManager)):
+            by_window = spec.kind is GroupKind.SLIDING and rules.enter_reachable_window_blocks
+            if by_window or (isinstance(manager, AlignedMambaManager) and rules.checkpoint_states):
                 assert retention != "release", "the engine puts the release's default in"
                 manager.reachable = ReachableBlocks(spec.block_size, manager.window, common, retention, drop)
-            if rules.enter_common_lengths and spec.kind is GroupKind.FULL and manager.keys_per_block > 1:
+            if spec.kind is GroupKind.FULL and manager.keys_per_block > 1 and rules.enter_common_lengths:
                 manager.in_block_boundary = InBlockBoundary(config.hash_block_size, spec.block_size, drop)
 
     # --- counts -----------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ class EntryLimit:
     """Up to how many tokens the blocks of a group may be entered."""
 
     def __init__(self, config: KVCacheConfig, rules: Rules, drafter: Drafter) -> None:
-        self._everything = not rules.enter_common_lengths
         self._unread = max(0, drafter.reads_ahead - 1)
         self._one_group = len(config.groups) == 1
+        self._everything = (self._one_group and not self._unread) or not rules.enter_common_lengths
         self._common = config.common_block_size
         self._drops_last_hit = drafter.drops_last_hit
 

@@ -106,16 +106,27 @@ class Drafter(Protocol):
         """
 
 
+DraftsByBatch = tuple[tuple[int, int, int], ...]
+"""See `SpeculativeConfig.drafts_by_batch`."""
+
+
+def _num_drafts_after(shape: StepShape, usual: int, by_batch: DraftsByBatch) -> int:
+    """Drafts a request after a step."""
+    fitting = (drafts for first, last, drafts in by_batch if first <= shape.num_requests <= last)
+    return next(fitting, usual)
+
+
 @dataclass(frozen=True, slots=True)
 class FixedDrafter:
     """Every drafted token takes the same time, however many requests there are."""
 
     num_drafts: int
     pass_s: float
+    by_batch: DraftsByBatch = ()
 
     def draft_s(self, shape: StepShape, num_drafting: int, context_tokens: int, longest: int) -> float:
         """One pass for each draft."""
-        return self.num_drafts * self.pass_s
+        return _num_drafts_after(shape, self.num_drafts, self.by_batch) * self.pass_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +137,7 @@ class ModelDrafter:
 
     timer: StepTimer
     num_drafts: int
+    by_batch: DraftsByBatch = ()
 
     def draft_s(self, shape: StepShape, num_drafting: int, context_tokens: int, longest: int) -> float:
         """The GPU's time for all passes."""
@@ -141,7 +153,7 @@ class ModelDrafter:
         seconds = self.timer.step(first).gpu_s
         if not num_drafting:
             return seconds
-        for _ in range(self.num_drafts - 1):
+        for _ in range(_num_drafts_after(shape, self.num_drafts, self.by_batch) - 1):
             context_tokens += num_drafting
             longest += 1
             seconds += self.timer.decode_step(num_drafting, context_tokens, longest).gpu_s

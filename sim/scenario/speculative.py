@@ -23,6 +23,8 @@ DRAFT_MODELS_SINCE = (0, 14)
 """vLLM 0.13.0 refuses draft models: NotImplementedError."""
 ASYNC_DRAFT_MODELS_SINCE = (0, 26)
 """Before, a draft model made asynchronous scheduling a thing to ask for (vLLM pull request 48341)."""
+DRAFTS_BY_BATCH_SINCE = "0.33.0"
+"""The first release known to have them."""
 
 
 class _OrNumber:
@@ -51,6 +53,13 @@ AcceptanceRates = Annotated[
 ]
 
 
+DraftsOfBatch = tuple[
+    Annotated[int, Field(ge=1, le=1_000_000)],
+    Annotated[int, Field(ge=1, le=1_000_000)],
+    Annotated[int, Field(ge=0, le=64)],
+]
+
+
 class SpeculativeSection(Section):
     """Speculative decoding: drafts are verified k at a time, and each step yields one token more than it
     accepts.
@@ -75,6 +84,14 @@ class SpeculativeSection(Section):
         Annotated[float, Field(ge=0, le=10)] | None,
         Field(description="seconds for one drafted token; null = by the cost model, 0 for ngram"),
     ] = None
+    drafts_by_batch: Annotated[
+        tuple[DraftsOfBatch, ...],
+        Field(
+            description="[first, last, drafts]: after a step of first to last requests so many drafts, and "
+            "not num_speculative_tokens; with asynchronous scheduling; since vLLM "
+            + DRAFTS_BY_BATCH_SINCE.removesuffix(".0")
+        ),
+    ] = ()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -87,6 +104,14 @@ class SpeculativeSection(Section):
                 f"acceptance has {len(self.acceptance)} rates for num_speculative_tokens "
                 f"{self.num_speculative_tokens}; give one for each, or one for all"
             )
+        last_before = 0
+        for first, last, drafts in self.drafts_by_batch:
+            if not last_before < first <= last or drafts > self.num_speculative_tokens:
+                raise ValueError(
+                    f"drafts_by_batch [{first}, {last}, {drafts}] must begin above {last_before}, not end "
+                    f"before it begins, and have at most {self.num_speculative_tokens} drafts"
+                )
+            last_before = last
         return self
 
     @property
@@ -118,6 +143,8 @@ def speculative_faults(scenario: Scenario) -> Iterator[Fault]:
             "ngram drafts are made on the host and cannot be scheduled ahead; use eagle or draft_model, or "
             "leave it out",
         )
+    if speculative.drafts_by_batch:
+        yield from _drafts_by_batch_faults(scenario, engine)
     if speculative.model is None:
         return
     if version_key(engine.version) < DRAFT_MODELS_SINCE:
@@ -131,3 +158,14 @@ def speculative_faults(scenario: Scenario) -> Iterator[Fault]:
             f"has a vocabulary of {draft.vocab} tokens and {scenario.model} one of {target.vocab}; "
             "they must be the same",
         )
+
+
+def _drafts_by_batch_faults(scenario: Scenario, engine: EngineSection) -> Iterator[Fault]:
+    path = "engine.speculative_config.drafts_by_batch"
+    if version_key(engine.version) < version_key(DRAFTS_BY_BATCH_SINCE):
+        yield scenario.fault(
+            path, f"known of vLLM since {DRAFTS_BY_BATCH_SINCE}; engine.version is {engine.version}"
+        )
+    ahead = engine.async_scheduling
+    if not (schedules_ahead_by_default(engine) if ahead is None else ahead):
+        yield scenario.fault(path, "has an effect with asynchronous scheduling only")

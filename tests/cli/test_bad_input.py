@@ -115,13 +115,27 @@ def test_an_unknown_option_is_a_usage_error():
     assert "Traceback" not in done.stderr
 
 
+def _heed_ctrl_c() -> None:
+    """A shell starts background jobs, and so their children, deaf to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_leaves_a_clean_message_and_no_folder(tmp_path):
     long = SCENARIO.replace("num_requests: 40", "num_requests: 1000000")
     command = [*DRYSERVE, "run", str(write_scenario(tmp_path, long)), "--out", str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(6)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_ctrl_c,
+    ) as process:
+        try:
+            time.sleep(6)
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert output == ""
     assert errors.strip() == "interrupted: nothing was written"

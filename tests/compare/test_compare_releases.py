@@ -78,7 +78,7 @@ def test_both_releases_are_run_as_one_would_run_them_by_hand(found: Comparison, 
 def test_every_difference_is_undone_as_the_setting_beside_it_would(found: Comparison, tight: str):
     settings = [(effect.difference.setting, effect.undone) for effect in found.effects]
     tried = [(setting, outcome) for setting, outcome in settings if setting and outcome]
-    assert len(tried) > 10
+    assert len(tried) > 6
     for setting, outcome in tried:
         by_hand = simulate(load_scenario(tight, ["engine.version=0.33.0", setting]))
         assert outcome.summary == by_hand.summary, setting

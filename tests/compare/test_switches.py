@@ -106,6 +106,50 @@ def test_what_is_kept_of_a_window_decides_who_hits_a_shared_prefix(engine, hits)
     assert simulate(scenario).summary["prefix_cache_hits"] == hits
 
 
+def speculating(version: str = "0.33.0", requests: int = 1, ahead: bool = True, **more):
+    """Three drafts, all of them right, or fewer as `more` says."""
+    section = {"method": "eagle", "num_speculative_tokens": 3, "acceptance": 1.0} | more
+    work = burst(requests, 20, 21)
+    return small_scenario(version, work, async_scheduling=ahead, speculative_config=section)
+
+
+def decode_tokens(result: RunResult) -> set[int]:
+    """Tokens of the steps in which everybody decodes, but for those that the answers' ends cut."""
+    steps = result.steps
+    return set(steps["decode_tokens"][(steps["prefill_tokens"] == 0) & (steps["decode_tokens"] > 0)][:4])
+
+
+def test_the_number_of_drafts_can_depend_on_the_size_of_the_batch():
+    """A request verifies its drafts and gets one token more; alone one draft, in company three."""
+    ranges = ((1, 1, 1), (2, 64, 3))
+    assert decode_tokens(simulate(speculating())) == {1 + 3}
+    assert decode_tokens(simulate(speculating(drafts_by_batch=ranges))) == {1 + 1}
+    assert decode_tokens(simulate(speculating(requests=2, drafts_by_batch=ranges))) == {2 * (1 + 3)}
+
+
+def test_drafting_costs_as_many_passes_as_there_are_drafts():
+    """A second for each pass: steps of one request take two seconds less with one draft in place of three."""
+
+    def step_s(**more) -> float:
+        return float(simulate(speculating(draft_pass_s=1.0, **more)).steps["step_time_s"].iloc[2])
+
+    assert step_s() - step_s(drafts_by_batch=((1, 1, 1),)) == pytest.approx(2.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"version": "0.32.0"}, "known of vLLM since 0.33.0; engine.version is 0.32.0"),
+        ({"ahead": False}, "has an effect with asynchronous scheduling only"),
+        ({"drafts_by_batch": ((1, 4, 4),)}, r"drafts_by_batch \[1, 4, 4\] must begin above 0"),
+        ({"drafts_by_batch": ((1, 4, 2), (4, 9, 1))}, r"drafts_by_batch \[4, 9, 1\] must begin above 4"),
+    ],
+)
+def test_draft_counts_that_no_engine_takes_are_refused(more, message):
+    with pytest.raises(InputError, match=message):
+        speculating(**{"drafts_by_batch": ((1, 1, 1),)} | more)
+
+
 def test_room_at_admission_can_be_asked_for_in_any_release_and_the_run_says_where_vllm_had_none():
     notes = simulate(small_scenario("0.16.0", watermark=0.1, reserve_full_prompt=True)).notes
     told = (
