@@ -18,7 +18,9 @@ def streams(seed: int) -> Streams:
     The same name gives the same generator object again, so a stream continues where its last reader left
     it. A stream depends on the seed and its own name alone: neither on the order of asking nor on which other
     names are in use. Names in use: `arrivals`, `lengths`, `lengths.components`, `prefixes`, `estimates`,
-    `routing`, `replica.<i>`.
+    `sessions.turns`, `sessions.think`, `sessions.messages`, `timeouts.total`, `timeouts.first_token` (of a
+    class: `timeouts.<class>.total` …), `lora`, `grammar`, `grammar.compile`, `acceptance`, `external_cache`,
+    `routing`, `replica.<i>`. In a mixed workload those of a part come behind its name: `<part>.arrivals` ….
     """
     made: dict[str, np.random.Generator] = {}
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 DRAFT_MODELS_SINCE = (0, 14)
 """vLLM 0.13.0 refuses draft models: NotImplementedError."""
 ASYNC_DRAFT_MODELS_SINCE = (0, 26)
-"""Before, a draft model made asynchronous scheduling a thing to ask for (vLLM pull request 48341)."""
+"""Before, with a draft model asynchronous scheduling had to be asked for. The release is an estimate from the
+date of the change (July 2026); 0.16.0 lies before it and 0.33.0 behind."""
 DRAFTS_BY_BATCH_SINCE = "0.33.0"
 """The first release known to have them."""
 

@@ -18,6 +18,20 @@ SECTIONS: dict[str, tuple[str, dict[str, Data]]] = {
     "Scenario": ("", {}),
     "ClusterSection": ("cluster", {}),
     "EngineSection": ("engine", {"max_model_len": 4096}),
+    "SpeculativeSection": (
+        "engine.speculative_config",
+        {"method": "eagle", "num_speculative_tokens": 2, "acceptance": 0.5},
+    ),
+    "LoraSection": ("engine.lora", {"max_loras": 2}),
+    "GrammarSection": ("engine.grammar", {"compile_s": 1}),
+    "ExternalCacheSection": (
+        "cluster.external_cache",
+        {"hits": {"kind": "share"}, "bandwidth_gb_per_s": 1},
+    ),
+    "ShareHits": ("cluster.external_cache.hits", {"kind": "share"}),
+    "LruHits": ("cluster.external_cache.hits", {"kind": "lru", "capacity_tokens": 100}),
+    "ExponentialTime": ("engine.grammar.compile_s", {"kind": "exponential", "mean_s": 1}),
+    "GeometricTurns": ("workload.sessions.turns", {"kind": "geometric", "mean": 2}),
     "PrefixesSection": ("workload.prefixes", {"prefix_tokens": 5}),
     "PoissonWorkload": ("workload", {"kind": "poisson", **SYNTHETIC}),
     "GammaWorkload": ("workload", {"kind": "gamma", "burstiness": 1, **SYNTHETIC}),
@@ -59,6 +73,8 @@ def _scenario_with(path: str, section: dict[str, Data]) -> dict[str, Data]:
         "engine": {"max_model_len": 4096},
         "workload": {"kind": "poisson", **SYNTHETIC},
     }
+    if path == "cluster.external_cache.hits":
+        data["cluster"] = {"external_cache": {"bandwidth_gb_per_s": 1}}
     if path.startswith("workload.lengths."):
         data["workload"] = {"kind": "poisson", **SYNTHETIC, "lengths": dict(MARGINALS)}
     here = data
