@@ -215,7 +215,7 @@ class World:
         timers = self._pauses or self._clients.have_patience
         if timers and horizon_s is None and not any(replica.num_outstanding for replica in self.replicas):
             ends_s = [log.end_s()[-1] for log in self.recorder.steps if log.num_steps]
-            return float(max(self._last_end_s, *ends_s))
+            return float(max([self._last_end_s, *ends_s]))
         return float(self._env.now)
 
     def _send(self, request_id: int, due_s: float) -> None:
