@@ -275,7 +275,7 @@ class Cohort:
                     evicted[step] -= 1
                     i += 1
         self.clock += steps
-        self._entered += steps
+        self._entered = max(self._entered, self.clock - len(self.in_flight))
         self._state.num_steps += steps
         self._state.finished_req_ids = set()
         return taken, evicted

@@ -221,7 +221,10 @@ class Scheduler:
             if request is None:
                 break
             found = None
-            if not any(gate.holds_back(request, output) for gate in self.gates):
+            for gate in self.gates:
+                if gate.holds_back(request, output):
+                    break
+            else:
                 found = self._find_computed(request)
             if found is None:
                 self._set_aside(request)
@@ -260,10 +263,12 @@ class Scheduler:
         yet.
         """
         state, kv_cache = self.state, self.state.kv_cache
-        hits, external = kv_cache.no_hits(), _NO_MATCH
+        external = _NO_MATCH
         if request.num_computed_tokens:
-            return hits, external
-        if kv_cache.caching and not request.skip_reading_prefix_cache:
+            return kv_cache.no_hits(), external
+        if not kv_cache.caching or request.skip_reading_prefix_cache:
+            hits = kv_cache.no_hits()
+        else:
             if self.drafter.hash_lookahead and request.resumable:
                 kv_cache.hasher.rebuild(request)
             hits = kv_cache.find_hits(request)

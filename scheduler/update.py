@@ -113,6 +113,9 @@ class OutputUpdate:
 
     def _leave_queues(self, stopped: list[tuple[Request, RequestStatus]]) -> None:
         """Requests leave the queue in which they stood when their last token came."""
+        if len(stopped) == 1 and stopped[0][1] is RequestStatus.RUNNING:
+            self.state.running.remove(stopped[0][0])
+            return
         from_running = {request for request, was in stopped if was is RequestStatus.RUNNING}
         from_waiting = {request for request, was in stopped if was is not RequestStatus.RUNNING}
         if from_running:

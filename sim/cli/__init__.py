@@ -54,6 +54,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich takes longer to import than the rest of --help together
 )
 for command in (run, report, fit, scenarios, validate, conform, calibrate, compare_releases, bench):
     app.command()(command)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from sim.experiments.validate import Selection
 
 
 class Part(StrEnum):
@@ -74,8 +77,7 @@ def validate(
     out.mkdir(parents=True, exist_ok=True)
     write_csv(out / "validation.csv", outcomes)
     if bands is not None:
-        command = f"dryserve validate {file.name} --quality {quality} --bands {bands.name}"
-        write_bands(bands, outcomes, command)
+        write_bands(bands, outcomes, _command(file, quality, selection, columns))
     drawn = write_overlays(outcomes, out / "figures") if figures else []
     simulated = sum(1 for outcome in outcomes if outcome.reason is None)
     typer.echo(f"{file}: {simulated} of {len(work)} runs simulated")
@@ -86,3 +88,21 @@ def validate(
         typer.echo(line)
     if not simulated:
         raise typer.Exit(1)
+
+
+def _command(file: Path, quality: str, selection: Selection, columns: dict[str, str]) -> str:
+    """The command that makes the same errors again: what chose and changed the runs, not where they went."""
+    words = ["dryserve", "validate", file.name, "--quality", quality or "''"]
+    for option, values in (
+        ("--source", selection.sources),
+        ("--gpu", selection.gpus),
+        ("--engine-gen", selection.generations),
+        ("--run-id", selection.run_ids),
+        ("--set", [f"{name}={value}" for name, value in columns.items()]),
+    ):
+        words += [word for value in values for word in (option, value)]
+    if selection.part != "all":
+        words += ["--part", selection.part]
+    if selection.limit_requests is not None:
+        words += ["--limit", str(selection.limit_requests)]
+    return " ".join(words)

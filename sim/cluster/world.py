@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler import EngineCore, FinishReason, KVCacheConfig, Request, SchedulerConfig
 from scheduler.engine_core import RELEASE_0_16
@@ -25,12 +26,13 @@ from sim.cluster.router import Router
 from sim.cluster.speculation import SpeculationSpec, make_model_runner
 from sim.cluster.step_shape import StepTimer
 from sim.recorder import Recorder, Status
-from sim.workload import Workload
+from sim.workload import RequestTable, Workload
 
 Progress = Callable[[float, int, int], None]
 """Called now and then with the simulated time in s, requests that have ended, and all requests."""
 
 _PROGRESS_EVERY = 256
+_CHUNK_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,44 @@ class ReplicaSpec:
         return max(2 if self.scheduler.async_scheduling else 1, self.num_stages)
 
 
+class _Row(NamedTuple):
+    """One request of the table."""
+
+    prompt_tokens: int
+    output_tokens: int
+    rejected: bool
+    priority: int
+    class_index: int
+
+
+class _Rows:
+    """Rows of the table as Python numbers. Requests mostly come in order: a chunk is converted at a time."""
+
+    def __init__(self, table: RequestTable) -> None:
+        self._columns = (
+            table.prompt_tokens,
+            table.output_tokens,
+            table.rejected,
+            table.priority,
+            table.class_index,
+        )
+        self._start = 0
+        self._chunk: list[_Row] = []
+
+    def __getitem__(self, request_id: int) -> _Row:
+        place = request_id - self._start
+        if 0 <= place < len(self._chunk):
+            return self._chunk[place]
+        if place != len(self._chunk):  # a later turn of a session, far from the others
+            return self._convert(request_id, 1)[0]
+        self._start, self._chunk = request_id, self._convert(request_id, _CHUNK_ROWS)
+        return self._chunk[0]
+
+    def _convert(self, start: int, count: int) -> list[_Row]:
+        chunks = (column[start : start + count].tolist() for column in self._columns)
+        return [_Row(*values) for values in zip(*chunks, strict=True)]
+
+
 class World:
     """A cluster and its traffic. Build it, `run` it once, then read `recorder`, `rejections` and
     `replicas`."""
@@ -89,6 +129,7 @@ class World:
         self.stuck: StuckError | None = None
         self._env = Clock()
         self._table = workload.table
+        self._rows = _Rows(workload.table)
         self._ignore_eos = workload.ignore_eos
         self._config = spec.scheduler
         self._most_tokens = kv_capacity_tokens(
@@ -174,7 +215,7 @@ class World:
         timers = self._pauses or self._clients.have_patience
         if timers and horizon_s is None and not any(replica.num_outstanding for replica in self.replicas):
             ends_s = [log.end_s()[-1] for log in self.recorder.steps if log.num_steps]
-            return float(max(self._last_end_s, *ends_s))
+            return float(max([self._last_end_s, *ends_s]))
         return float(self._env.now)
 
     def _send(self, request_id: int, due_s: float) -> None:
@@ -182,16 +223,16 @@ class World:
         log, now = self.recorder.requests, self._env.now
         log.arrival_s[request_id] = now
         log.client_queue_s[request_id] = now - due_s
-        reason = self._refusal(request_id)
+        row = self._rows[request_id]
+        reason = self._refusal(row)
         if reason is not None:
             self.rejections[reason] += 1
             self._close(request_id, Status.REJECTED)
             return
         log.status[request_id] = Status.IN_FLIGHT
-        request = self._request(request_id, now)
-        self.model.expect(
-            request_id, int(self._table.output_tokens[request_id]), self._table.output_start(request_id)
-        )
+        request = self._request(request_id, row, now)
+        answer_start = self._table.prompts.output_start(request_id, row.prompt_tokens)
+        self.model.expect(request_id, row.output_tokens, answer_start)
         self.replicas[self._router.choose(request, self.replicas)].submit(request)
         self._clients.await_answer(request)
 
@@ -201,25 +242,24 @@ class World:
         if log.status[request.request_id] == Status.IN_FLIGHT:
             self.replicas[log.replica[request.request_id]].abort(request)
 
-    def _refusal(self, request_id: int) -> str | None:
+    def _refusal(self, row: _Row) -> str | None:
         """Why a server would refuse the request at once, or None."""
-        if self._table.rejected[request_id]:
+        if row.rejected:
             return f"longer than max_model_len ({self._config.max_model_len} tokens)"
-        if self._table.prompt_tokens[request_id] + 1 > self._most_tokens:
+        if row.prompt_tokens + 1 > self._most_tokens:
             return f"prompt and one token exceed the whole KV cache ({self._most_tokens} tokens)"
         return None
 
-    def _request(self, request_id: int, now: float) -> Request:
+    def _request(self, request_id: int, row: _Row, now: float) -> Request:
         table, guesses, adapters = self._table, self._table.expected_output_tokens, self._table.adapter
-        prompt = int(table.prompt_tokens[request_id])
-        asked = int(table.output_tokens[request_id]) if self._ignore_eos else self._most_tokens - prompt
+        room = self._most_tokens - row.prompt_tokens
         return Request(
             request_id,
-            table.prompt_ranges(request_id),
-            min(asked, self._most_tokens - prompt),
+            table.prompts.ranges(request_id, row.prompt_tokens),
+            min(row.output_tokens, room) if self._ignore_eos else room,
             arrival_time=now,
-            priority=int(table.priority[request_id]),
-            client_index=int(table.class_index[request_id]),
+            priority=row.priority,
+            client_index=row.class_index,
             expected_output_tokens=None if guesses is None else float(guesses[request_id]),
             ignore_eos=self._ignore_eos,
             lora_name=None if adapters is None else _name(table.adapter_names, int(adapters[request_id])),

@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
 from sim.random_streams import Streams
 from sim.scenario.lengths import (
@@ -90,6 +89,9 @@ def _as_marginals(section: Lengths) -> MarginalLengths:
 
 def quantile(marginal: AnyMarginal, normal: Floats, side: str) -> Ints:
     """The marginal's value at the same probability as each standard normal value."""
+    if not isinstance(marginal, Fixed | Lognormal):
+        from scipy.special import ndtr  # late: it takes longer to import than most runs to simulate
+
     tokens: Floats
     low, high = 1, MAX_REQUEST_TOKENS
     match marginal:

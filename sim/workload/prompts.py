@@ -44,7 +44,7 @@ class DistinctPrompts:
 
     def output_start(self, index: int, prompt_tokens: int) -> int:
         """Right after the prompt; a repeated prompt gets the same answer."""
-        return self.ranges(index, prompt_tokens)[0][0] + prompt_tokens
+        return ((1 + (index % self.distinct if self.distinct else index)) << SLOT_BITS) + prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)

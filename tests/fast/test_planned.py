@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 
 from cost_models import StepCostModel, StepShape
 from scheduler import KVCacheConfig, Request, SchedulerConfig
@@ -84,6 +85,52 @@ def uneven(shape: StepShape) -> float:
     budget=st.sampled_from([16, 64, 2048]),
     ignore_eos=st.booleans(),
     horizon_s=st.sampled_from([None, None, 0.5, 3.0]),
+    patience_s=st.sampled_from([None, 0.3, 1.0]),
+    pauses=st.booleans(),
+)
+# a pause lets a pipeline run empty amid steady decode
+@example(
+    seed=70468,
+    n=9,
+    gap_s=0.01,
+    ahead=True,
+    num_replicas=3,
+    num_blocks=24,
+    seqs=8,
+    budget=16,
+    horizon_s=3.0,
+    ticks=False,
+    even=False,
+    host_s=0.0,
+    stages=1,
+    front_end_s=0.0,
+    max_concurrency=7,
+    ignore_eos=False,
+    patience_s=0.3,
+    pauses=True,
+    router="round_robin",
+)
+# nobody's first step ends before the clients hang up
+@example(
+    seed=70228,
+    n=1,
+    gap_s=0.5,
+    ahead=False,
+    num_replicas=2,
+    num_blocks=24,
+    seqs=64,
+    budget=2048,
+    horizon_s=None,
+    ticks=False,
+    even=False,
+    host_s=0.0,
+    stages=1,
+    front_end_s=0.0,
+    max_concurrency=7,
+    ignore_eos=False,
+    patience_s=0.3,
+    pauses=True,
+    router="round_robin",
 )
 def test_random_worlds_leave_the_same_records(
     seed: int,
@@ -103,12 +150,17 @@ def test_random_worlds_leave_the_same_records(
     budget: int,
     ignore_eos: bool,
     horizon_s: float | None,
+    patience_s: float | None,
+    pauses: bool,
 ) -> None:
     rng = np.random.default_rng(seed)
     arrivals = np.cumsum(rng.exponential(1.0, n)) * gap_s
     if ticks:  # arrivals and steps then fall on the same moments
         arrivals = np.round(arrivals / 0.125) * 0.125
     table = make_table(arrivals.tolist(), **lengths(seed, n))
+    if patience_s is not None:  # clients hang up in the middle of steady decode
+        table = replace(table, timeout_s=rng.exponential(patience_s, n))
+    pause_events = ((0.21, 1), (0.4, 2), (0.75, 0)) if pauses else ()
 
     def make(plain: bool) -> World:
         timer = FixedTimer(0.125 if even else uneven, host_s, num_stages=stages)
@@ -116,7 +168,12 @@ def test_random_worlds_leave_the_same_records(
             max_num_seqs=seqs, max_num_batched_tokens=budget, max_model_len=200, async_scheduling=ahead
         )
         spec = ReplicaSpec(
-            config, KVCacheConfig(num_blocks, 16), timer, num_stages=stages, front_end_s=front_end_s
+            config,
+            KVCacheConfig(num_blocks, 16),
+            timer,
+            num_stages=stages,
+            front_end_s=front_end_s,
+            pause_events=pause_events,
         )
         workload = Workload(
             table,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -73,3 +74,21 @@ def test_a_scenario_gets_the_band_of_its_gpu_model_and_load() -> None:
     assert set(band.errors) <= set(bands.BANDED)
     assert all(0 <= median <= p90 for median, p90, _ in band.errors.values())
     assert "TPOT" in band.line()
+
+
+def test_throughput_below_saturation_makes_no_band() -> None:
+    """It only repeats the offered rate."""
+    run = MeasuredRun(run_id="r", gpu="h100-sxm", model="Qwen/Qwen3-14B", load="poisson")
+    found = [
+        Comparison(
+            f"r{i}", "s", "h100-sxm", "0.16.0", "A", f"r{i}", False, "open_loop_out_tput_tok_s", 10.0, 10.0
+        )
+        for i in range(3)
+    ]
+    assert make_bands([Outcome(run, {}, tuple(found), ())], "command")["bands"] == {}
+
+
+def test_engines_of_the_generation_before_v1_make_no_band() -> None:
+    old = [outcome(f"r{i}", 1.0) for i in range(3)]
+    made = make_bands([replace(o, run=replace(o.run, engine_gen="V0")) for o in old], "command")
+    assert made["bands"] == {}

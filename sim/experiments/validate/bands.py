@@ -113,10 +113,15 @@ def nearest_band(kind: Kind) -> Band | None:
 
 
 def make_bands(outcomes: Iterable[Outcome], command: str) -> dict[str, object]:
-    """The content of `data/bands.json`: errors of every kind, and wider kind, that has enough rows."""
+    """The content of `data/bands.json`: errors of every kind, and wider kind, that has enough rows.
+
+    V0 engines are left out: no scenario predicts one.
+    """
     groups: dict[str, dict[str, list[Comparison]]] = {}
     for outcome in outcomes:
         run = outcome.run
+        if run.engine_gen == "V0":
+            continue
         saturated = any(c.metric.startswith("saturated_") for c in outcome.comparisons) or run.load in (
             "closed",
             "burst",
@@ -125,7 +130,8 @@ def make_bands(outcomes: Iterable[Outcome], command: str) -> dict[str, object]:
         if kind is None:
             continue
         for comparison in outcome.comparisons:
-            metric = comparison.metric.removeprefix("saturated_").removeprefix("open_loop_")
+            # Below saturation throughput only repeats the rate that was offered: no merit, and no band.
+            metric = comparison.metric.removeprefix("saturated_")
             if metric in BANDED:
                 for wider in kind.widened():
                     groups.setdefault(str(wider), {}).setdefault(metric, []).append(comparison)
