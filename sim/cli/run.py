@@ -21,6 +21,9 @@ def run(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for results; the run gets its own below.")] = Path("runs"),
     check: Annotated[bool, typer.Option("--check", help="Verify the laws while it runs (slow).")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Walk over every request in every step: slower, same results.")
+    ] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write tables only, no figures.")] = False,
     allow_plugins: Annotated[
         bool, typer.Option("--allow-plugins", help="Let the scenario name policy classes of your own.")
@@ -38,7 +41,7 @@ def run(
     chosen = load_scenario(scenario, overrides or ())
     started = time.perf_counter()
     with progress_bar("requests") as progress:
-        result = simulate(chosen, check=check, progress=progress, allow_plugins=allow_plugins)
+        result = simulate(chosen, check=check, progress=progress, plain=plain, allow_plugins=allow_plugins)
     took_s = time.perf_counter() - started
     folder = run_folder.write(result, out)
     text = json.dumps(result.summary, indent=2, allow_nan=False) if as_json else screen.render(result.summary)
