@@ -124,6 +124,11 @@ def _footer(summary: Summary) -> Iterator[str]:
         f"mirrors {summary['mirrors']} | {summary['loop']} loop | seed {summary['seed']} | {warmup} | "
         f"calibration {summary['calibration_id']}"
     )
+    band = summary.get("error_band")
+    if isinstance(band, Mapping):
+        yield str(band["line"])
+    else:
+        yield "no measured run is like this one: the error is not known"
     notes = summary["notes"]
     assert isinstance(notes, Sequence)
     yield from (f"note: {note}" for note in notes)

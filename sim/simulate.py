@@ -13,6 +13,7 @@ from cost_models.shapes import BOUNDS
 from sim.cluster.router import make_router
 from sim.cluster.world import Progress, World
 from sim.engine_setup import EngineSetup, engine_setup
+from sim.error_bands import band_summary
 from sim.feature_setup import replica_with_features
 from sim.feature_summary import feature_summary, turns_given_up
 from sim.groups import adapter_groups, class_groups, group_table, has_class_slos, jain_index, joint_attainment
@@ -196,6 +197,7 @@ class RunResult:
             "mirrors": mirrored(setup.engine),
             "dryserve_version": version("dryserve"),
             "calibration_id": setup.calibration_id,
+            "error_band": band_summary(scenario),
             "seed": scenario.seed,
             "loop": workload.loop,
             "warmup_s": scenario.warmup_s,

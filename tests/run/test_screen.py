@@ -100,11 +100,17 @@ def test_ours_says_memory_preemption_and_what_bounds_the_steps():
 
 
 def test_the_footer_says_what_the_numbers_rest_on():
-    last, note = render(SUMMARY).splitlines()[-2:]
+    last, error, note = render(SUMMARY).splitlines()[-3:]
     assert last == (
         "mirrors vLLM v0.16.0 | closed loop | seed 7 | warm-up 30 s removed | calibration h100-sxm/x"
     )
+    assert error == "no measured run is like this one: the error is not known"
     assert note == "note: something was lowered"
+
+
+def test_the_footer_gives_the_error_that_validation_found():
+    line = "median (p90) error in validation, h100-sxm, dense, open loop, 65 rows: TTFT 2 % (4 %)"
+    assert render({**SUMMARY, "error_band": {"line": line}}).splitlines()[-2] == line
 
 
 def test_every_character_is_ascii_so_that_no_terminal_chokes():

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from sim.experiments.validate import Outcome, bands
-from sim.experiments.validate.bands import Kind, error_band, make_bands, nearest_band
+from sim import error_bands
+from sim.error_bands import Kind, error_band, nearest_band
+from sim.experiments.validate import Outcome
+from sim.experiments.validate.bands import make_bands
 from sim.experiments.validate.run_table import MeasuredRun
 from sim.experiments.validate.scoring import Comparison
 from sim.scenario import load_scenario
@@ -32,7 +34,7 @@ def shipped(monkeypatch: pytest.MonkeyPatch) -> Iterable[dict[str, object]]:
         + [outcome("a100", 50.0, gpu="a100-sxm-80gb")],
         "dryserve validate test.csv",
     )
-    monkeypatch.setattr(bands, "_shipped", lambda: made)
+    monkeypatch.setattr(error_bands, "_shipped", lambda: made)
     return made
 
 
@@ -71,7 +73,7 @@ def test_unknown_names_have_no_kind() -> None:
 def test_a_scenario_gets_the_band_of_its_gpu_model_and_load() -> None:
     band = error_band(load_scenario("quickstart"))
     assert band is not None
-    assert set(band.errors) <= set(bands.BANDED)
+    assert set(band.errors) <= set(error_bands.BANDED)
     assert all(0 <= median <= p90 for median, p90, _ in band.errors.values())
     assert "TPOT" in band.line()
 

@@ -1,115 +1,18 @@
-"""How far a prediction may be off: the errors that validation found for the nearest kind of run.
-
-A kind is a GPU, a family of models and a regime of load. The errors of each kind stand in `data/bands.json`,
-with the command that made them; a prediction takes those of its own kind, or of the nearest that has enough
-rows, and says which.
-"""
+"""Makes the error bands that predictions show (`sim.error_bands`) out of a validation."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from cost_models import CostModelError, gpu, model
+from sim.error_bands import BANDED, Kind
 from sim.experiments.validate.replay import Outcome
 from sim.experiments.validate.scoring import Comparison, summarize_errors
-from sim.scenario import Scenario
 
-__all__ = ["BANDED", "Band", "Kind", "error_band", "make_bands", "nearest_band", "write_bands"]
-
-#: The metrics that a band is given for: those shown first wherever results are shown.
-BANDED = ("out_tput_tok_s", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean", "e2e_p99")
 #: Fewer rows than this say too little to lean on.
 ENOUGH_ROWS = 3
-_ANY = "any"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What errors depend on: GPU part, architecture, `dense`, `moe` or `mla`, `open loop` or `saturated`."""
-
-    gpu: str
-    arch: str
-    family: str
-    load: str
-
-    @classmethod
-    def of(cls, gpu_name: str, model_name: str, *, saturated: bool) -> Kind | None:
-        """The kind of a run; None if the GPU or the model is not known."""
-        try:
-            part, spec = gpu(gpu_name), model(model_name).model
-        except CostModelError:
-            return None
-        family = "mla" if spec.mla else "moe" if spec.moe else "dense"
-        return cls(part.name, part.arch, family, "saturated" if saturated else "open loop")
-
-    def widened(self) -> tuple[Kind, ...]:
-        """This kind and what it belongs to, nearest first."""
-        return (
-            self,
-            Kind(self.gpu, self.arch, _ANY, self.load),
-            Kind(_ANY, self.arch, self.family, self.load),
-            Kind(_ANY, self.arch, _ANY, self.load),
-            Kind(_ANY, _ANY, self.family, self.load),
-            Kind(_ANY, _ANY, _ANY, self.load),
-        )
-
-    def __str__(self) -> str:
-        where = self.gpu if self.gpu != _ANY else self.arch if self.arch != _ANY else "any GPU"
-        return ", ".join([where, self.family if self.family != _ANY else "any model", self.load])
-
-
-@dataclass(frozen=True)
-class Band:
-    """Absolute errors in % found for `kind`: by metric the median, the 90th percentile, the rows.
-
-    `exact` is False where the kind asked for had too few rows and a wider one stands in.
-    """
-
-    kind: str
-    exact: bool
-    errors: Mapping[str, tuple[float, float, int]]
-    command: str
-
-    def line(self) -> str:
-        """One line for a footer."""
-        names = {"out_tput_tok_s": "throughput", "ttft_mean": "TTFT", "tpot_mean": "TPOT", "e2e_mean": "E2E"}
-        parts = [
-            f"{name} {self.errors[key][0]:.0f} % ({self.errors[key][1]:.0f} %)"
-            for key, name in names.items()
-            if key in self.errors
-        ]
-        rows = max((each[2] for each in self.errors.values()), default=0)
-        nearest = "" if self.exact else "nearest kind, "
-        return f"median (p90) error in validation, {nearest}{self.kind}, {rows} rows: {', '.join(parts)}"
-
-
-def error_band(scenario: Scenario) -> Band | None:
-    """The band of a scenario's prediction; None where nothing like it was ever measured.
-
-    A closed loop and a burst run the engine at its limit, as any load above capacity does; whether an open
-    loop is above capacity is known only after the run, so it counts as below.
-    """
-    saturated = scenario.workload.kind in ("closed_loop", "burst")
-    kind = Kind.of(scenario.gpu, scenario.model, saturated=saturated)
-    return None if kind is None else nearest_band(kind)
-
-
-def nearest_band(kind: Kind) -> Band | None:
-    """The band of `kind`, or of the nearest wider kind that has enough rows."""
-    data = _shipped()
-    bands = cast("Mapping[str, Mapping[str, Sequence[float]]]", data["bands"])
-    for wider in kind.widened():
-        errors = bands.get(str(wider))
-        if errors:
-            found = {name: (e[0], e[1], int(e[2])) for name, e in errors.items()}
-            return Band(str(wider), wider == kind, found, str(data["command"]))
-    return None
 
 
 def make_bands(outcomes: Iterable[Outcome], command: str) -> dict[str, object]:
@@ -158,9 +61,3 @@ def write_bands(path: Path, outcomes: Iterable[Outcome], command: str) -> None:
     head = [f" {json.dumps(name)}: {json.dumps(made[name])}," for name in ("command", "columns")]
     text = "\n".join(["{", *head, ' "bands": {', ",\n".join(rows), " }", "}"])
     path.write_text(text + "\n", encoding="utf-8")
-
-
-@cache
-def _shipped() -> Mapping[str, object]:
-    text = (resources.files("sim.experiments.validate") / "data" / "bands.json").read_text(encoding="utf-8")
-    return cast("Mapping[str, object]", json.loads(text))
