@@ -24,9 +24,8 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from sim import load_scenario, simulate
 from sim.figures import plot_kv_timeline, plot_load_timeline, plot_request_waterfall, plot_step_composition
-from sim.scenario import load_scenario
-from sim.simulate import simulate
 
 # %% [markdown]
 # ## Answer

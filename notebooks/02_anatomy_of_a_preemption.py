@@ -28,6 +28,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from sim import load_scenario, simulate
 from sim.figures import (
     busiest_steps,
     latency_parts,
@@ -37,8 +38,6 @@ from sim.figures import (
     plot_request_waterfall,
     plot_step_composition,
 )
-from sim.scenario import load_scenario
-from sim.simulate import simulate
 
 FAST = bool(os.environ.get("CI"))
 

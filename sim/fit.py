@@ -18,7 +18,7 @@ from sim.metrics import percentiles_over_time
 from sim.random_streams import streams
 from sim.recorder import histogram
 from sim.scenario import Scenario
-from sim.simulate import simulate_workload
+from sim.simulation import simulate_workload
 from sim.workload import Limits, RequestTable, Workload, build_workload
 
 if TYPE_CHECKING:

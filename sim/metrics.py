@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.recorder import Recorder, Status, TokenTimes, add_histograms, histogram
+from sim.recorder import Recorder, Status, TokenTimes
 from sim.scenario.slo import SloTarget
 
 Floats = NDArray[np.float64]
@@ -183,9 +183,10 @@ def peak_concurrency(times: RequestTimes) -> int:
         return 0
     start_s = times.arrival_s[done]
     origin_s = start_s.min()
-    first = np.floor(start_s - origin_s).astype(np.int64)
-    last = np.floor(times.last_token_s[done] - origin_s).astype(np.int64)
-    return int(_coverage(first, last + 1, int(last.max()) + 1).max())
+    first = np.floor(start_s - origin_s)
+    last = np.floor(times.last_token_s[done] - origin_s)
+    begun, over = np.searchsorted(np.sort(first), first, "right"), np.searchsorted(np.sort(last), first)
+    return int((begun - over).max())
 
 
 def peak_token_rate(recorder: Recorder, tokens: TokenTimes, times: RequestTimes) -> float:
@@ -194,7 +195,7 @@ def peak_token_rate(recorder: Recorder, tokens: TokenTimes, times: RequestTimes)
     if not done.any():
         return 0.0
     origin_s = times.arrival_s[done].min()
-    total = np.zeros(1)
+    buckets, counts = [], []
     for replica, log in enumerate(recorder.steps):
         chosen = done[tokens.request] & (tokens.replica == replica)
         end_s = log.end_s()
@@ -202,9 +203,10 @@ def peak_token_rate(recorder: Recorder, tokens: TokenTimes, times: RequestTimes)
             tokens.first_step[chosen], (tokens.first_step + tokens.num_steps)[chosen], len(end_s)
         )
         seen = bursts > 0
-        bucket = np.floor(end_s[seen] - origin_s).astype(np.int64)
-        total = add_histograms(total, histogram(bucket, bursts[seen].astype(np.float64)))
-    return float(np.max(total))
+        buckets.append(np.floor(end_s[seen] - origin_s))
+        counts.append(bursts[seen])
+    _, bucket = np.unique(np.concatenate(buckets), return_inverse=True)  # most seconds of a long run are idle
+    return float(np.bincount(bucket, weights=np.concatenate(counts)).max())
 
 
 @dataclass(frozen=True, slots=True)

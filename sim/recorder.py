@@ -1,6 +1,6 @@
 """What a run leaves behind: growable columns of steps, requests and token runs, no object per token.
 
-Replicas write here while the clock runs; `sim.metrics` and `sim.simulate` read afterwards. The times of a
+Replicas write here while the clock runs; `sim.metrics` and `sim.simulation` read afterwards. The times of a
 request's tokens are not stored one by one: a request that gets a token in each of the steps 17..316 of its
 replica is the run `(17, 300)`, and its token times are the end times of those steps, looked up with numpy
 after the run. So steady decode costs the recorder nothing per token, and a planner may append many steps at

@@ -24,7 +24,7 @@ from sim.scenario.resolved import dump_resolved
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.simulate import RunResult
+    from sim.simulation import RunResult
     from sim.summary import Json
 
 _CHUNK = 65_536

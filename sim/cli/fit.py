@@ -45,6 +45,7 @@ def fit(
     if check is not None:
         _check(check)
         return
+    from sim.errors import Fault, InputError
     from sim.fit import fit as plan
     from sim.fit import render
     from sim.scenario import load_scenario
@@ -67,6 +68,9 @@ def fit(
         chosen = load_scenario(
             scenario, [f"{path}={value}" for path, value in options.items()] + (overrides or [])
         )
+    elif overrides:
+        message = "there is no scenario to override; name one, or use the options"
+        raise InputError([Fault(f"--set {text}", None, message) for text in overrides])
     else:
         chosen = _from_options(options, prompt_tokens, output_tokens)
     typer.echo(render(plan(chosen)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sim.simulate import RunResult
+    from sim.simulation import RunResult
 
 
 def run(
@@ -36,7 +36,7 @@ def run(
     from sim import run_folder, screen
     from sim.cli.progress import progress_bar
     from sim.scenario import load_scenario
-    from sim.simulate import simulate
+    from sim.simulation import simulate
 
     chosen = load_scenario(scenario, overrides or ())
     started = time.perf_counter()

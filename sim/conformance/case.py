@@ -198,12 +198,12 @@ def find_case_files(paths: Iterable[str | Path]) -> list[Path]:
     files: list[Path] = []
     faults = []
     for path in map(Path, paths):
-        if path.is_dir():
+        if os.path.isdir(path):
             found = sorted(path.rglob("*.json.gz"))
             if not found:
                 faults.append(Fault(str(path), None, "no *.json.gz files in this folder"))
             files += found
-        elif path.exists():
+        elif os.path.exists(path):
             files.append(path)
         else:
             faults.append(Fault(str(path), None, "no such file or folder"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sim.scenario import Scenario, scenario_from_data
 from sim.scenario.yaml_source import Data
-from sim.simulate import RunResult, simulate
+from sim.simulation import RunResult, simulate
 
 GROWTH = (1_000, 10_000, 100_000, 1_000_000)
 

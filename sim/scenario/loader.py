@@ -74,7 +74,7 @@ def _reading_order(fault: Fault) -> tuple[float, float]:
 def _read(name_or_path: str) -> tuple[str, str, Path | None]:
     """Text, name to show, and folder (None for a shipped scenario)."""
     path = Path(name_or_path)
-    if path.suffix in _SUFFIXES or os.sep in name_or_path or path.is_file():
+    if path.suffix in _SUFFIXES or os.sep in name_or_path or os.path.isfile(path):
         return _read_file(path), name_or_path, path.parent
     for suffix in _SUFFIXES:
         shipped = resources.files("scenarios") / f"{name_or_path}{suffix}"
@@ -92,6 +92,8 @@ def _read_file(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise input_error(f"not UTF-8 text: byte {error.start}", where=str(path)) from None
+    except ValueError as error:  # no name of a file
+        raise input_error(f"cannot be read: {error}", where=repr(str(path))) from None
     except OSError as error:
         near = [file.name for file in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         message = f"cannot be read: {(error.strerror or str(error)).lower()}{did_you_mean(path.name, near)}"
@@ -104,7 +106,7 @@ def _rebase_paths(data: dict[str, Data], folder: Path | None) -> dict[str, Data]
     def rebase(section: Data, key: str) -> Data:
         if folder is None or not isinstance(section, dict) or not isinstance(name := section.get(key), str):
             return section
-        return {**section, key: str(folder / name)} if (folder / name).is_file() else section
+        return {**section, key: str(folder / name)} if os.path.isfile(folder / name) else section
 
     rebased = rebase(data, "model")
     assert isinstance(rebased, dict)

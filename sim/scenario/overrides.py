@@ -8,6 +8,8 @@ from sim.errors import Fault
 from sim.scenario.places import Path, Places
 from sim.scenario.yaml_source import Data, read_yaml
 
+_MAX_DEPTH = 100
+
 
 def apply_overrides(data: Data, places: Places, overrides: Sequence[str]) -> tuple[Data, list[Fault]]:
     """`data` with each `path=value` applied in order; values are YAML (`12`, `null`, `{kind: random}`).
@@ -18,7 +20,10 @@ def apply_overrides(data: Data, places: Places, overrides: Sequence[str]) -> tup
     for text in overrides:
         place = f"--set {text}"
         key, sign, value_text = text.partition("=")
-        path: Path = tuple(int(part) if part.isdigit() else part for part in key.strip().split("."))
+        path: Path = tuple(int(part) if part.isascii() and part.isdigit() else part for part in key.strip().split("."))
+        if len(path) > _MAX_DEPTH:
+            faults.append(Fault(place, None, f"the path has {len(path):,} steps; at most {_MAX_DEPTH}"))
+            continue
         if not sign or "" in path:
             faults.append(Fault(place, None, "must read path=value, such as workload.rate_per_s=12"))
             continue

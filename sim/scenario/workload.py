@@ -180,6 +180,9 @@ class ClosedLoopWorkload(SyntheticSection):
     max_concurrency: Annotated[int, Field(ge=1, le=1_000_000, description="requests kept in flight")]
 
 
+_Scale = Annotated[float, Field(ge=1e-9, le=1e9)]
+
+
 class TraceWorkload(RequestsSection):
     """Requests read from a file."""
 
@@ -197,8 +200,8 @@ class TraceWorkload(RequestsSection):
         Literal["auto", "azure", "mooncake", "burstgpt", "csv", "vidur"],
         Field(description="form of the file; auto = by its first line"),
     ] = "auto"
-    time_scale: Annotated[PositiveFloat | None, Field(description="multiply the gaps by this")] = None
-    rate_scale: Annotated[PositiveFloat | None, Field(description="divide the gaps by this")] = None
+    time_scale: Annotated[_Scale | None, Field(description="multiply the gaps by this")] = None
+    rate_scale: Annotated[_Scale | None, Field(description="divide the gaps by this")] = None
     rate_per_s: Annotated[Rate | None, Field(description="scale the gaps so that the mean rate is this")] = (
         None
     )

@@ -49,7 +49,7 @@ class _Reader:
                 return self.mapping(node, path)
             if isinstance(node, SequenceNode):
                 return tuple(self.read(item, (*path, index)) for index, item in enumerate(node.value))
-            return self.scalar(node)
+            return self.scalar(node, path)
         finally:
             self.open_nodes.discard(id(node))
 
@@ -66,12 +66,21 @@ class _Reader:
                 data[key] = self.read(value_node, (*path, key))
         return data
 
-    def scalar(self, node: Node) -> Data:
+    def scalar(self, node: Node, path: Path) -> Data:
         if str(node.tag) not in _PLAIN_TAGS:
             return str(
                 node.value
             )  # dates and custom tags: no field takes them, so validation refuses the string
-        value: Data = self.yaml.constructor.construct_object(node)
+        try:
+            value: Data = self.yaml.constructor.construct_object(node)
+        except (ValueError, LookupError):  # the tag says what the text is not, or a number has too many digits
+            kind = str(node.tag).rpartition(":")[2]
+            shown = node.value if len(node.value) <= 40 else f"{node.value[:37]}..."
+            self.fault(node, path, f"'{shown}' cannot be read as {kind}")
+            return None
+        if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+            self.fault(node, path, "half of a surrogate pair is no character")
+            return None
         if (
             isinstance(value, float)
             and _EXPONENT.match(node.value)
@@ -95,6 +104,6 @@ def read_yaml(text: str, file: str) -> tuple[Data, Places, list[Fault]]:
         return None, reader.places, [Fault(where, None, f"not YAML: {problem}")]
     except RecursionError:
         return None, reader.places, [Fault(file, None, "not YAML: nested too deeply")]
-    except (YAMLError, ValueError) as error:
+    except YAMLError as error:
         return None, reader.places, [Fault(file, None, f"not YAML: {' '.join(str(error).split())}")]
     return data, reader.places, reader.faults

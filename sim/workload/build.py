@@ -25,6 +25,8 @@ from sim.workload.traces import TraceRows
 
 Ints = npt.NDArray[np.int64]
 MAX_CLASSES = 32_767
+MAX_ARRIVAL_S = 1e9
+"""Bound on arrival times, some thirty years: beyond it a clock in doubles loses the microseconds of a step."""
 
 
 def build_workload(scenario: Scenario, streams: Streams, limits: Limits) -> Workload:
@@ -69,6 +71,7 @@ def _plain(scenario: Scenario, section: PlainWorkload, streams: Streams, limits:
         drawn = _replayed(scenario, section, streams)
     else:
         drawn = draw_requests(section, streams, limits.max_model_len)
+    _check_times(scenario, drawn)
     prompt, output, rejected, notes = fit_lengths(
         drawn.prompt, drawn.output, limits.max_model_len, section.over_length, drawn.row_name
     )
@@ -95,6 +98,14 @@ def _plain(scenario: Scenario, section: PlainWorkload, streams: Streams, limits:
         notes=drawn.notes + notes,
         parts=(Client(rows, section.max_concurrency, leaves=not isinstance(section, TraceWorkload)),),
     )
+
+
+def _check_times(scenario: Scenario, drawn: Drawn) -> None:
+    late = np.flatnonzero(~(drawn.arrival_s <= MAX_ARRIVAL_S))
+    if len(late):
+        name, time_s = drawn.row_name(int(late[0])), drawn.arrival_s[late[0]]
+        message = f"{name} arrives at {time_s:g} s; the clock goes to {MAX_ARRIVAL_S:g} s"
+        raise InputError([scenario.fault("workload", message)])
 
 
 def _with_wishes(section: PlainWorkload, table: RequestTable, streams: Streams) -> RequestTable:

@@ -17,7 +17,7 @@ from sim.experiments.compare_releases.differences import KV_MEMORY, STEP_TIMES
 from sim.experiments.compare_releases.tables import METRICS, table_csv
 from sim.random_streams import streams
 from sim.scenario import load_scenario
-from sim.simulate import simulate, simulate_workload
+from sim.simulation import simulate, simulate_workload
 from sim.workload import Limits, build_workload
 
 TIGHT = """\

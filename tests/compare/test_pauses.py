@@ -6,7 +6,7 @@ import pytest
 
 from sim.errors import InputError
 from sim.scenario import Scenario
-from sim.simulate import RunResult, simulate
+from sim.simulation import RunResult, simulate
 from tests.compare.helpers import burst, small_scenario
 
 STREAM = {

@@ -10,7 +10,7 @@ from scheduler.release import RECORDED, parse_version, release
 from sim.errors import InputError
 from sim.scenario import reference_markdown
 from sim.scenario.rules import RULE_NAMES, rule_facts, rule_value, rules_markdown
-from sim.simulate import RunResult, simulate
+from sim.simulation import RunResult, simulate
 from tests.compare.helpers import small_scenario
 
 REPO = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import pytest
 
 from sim import screen
 from sim.groups import Group, jain_index
-from sim.simulate import simulate
+from sim.simulation import simulate
 from tests.features.helpers import make_scenario
 from tests.run.helpers import make_times
 

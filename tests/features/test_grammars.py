@@ -9,7 +9,7 @@ import pytest
 from simpy import Environment
 
 from sim.cluster.grammars import GrammarCompiler, GrammarSpec
-from sim.simulate import simulate
+from sim.simulation import simulate
 from tests.cluster.helpers import FixedTimer, make_table, make_world, token_times_s
 from tests.features.helpers import make_scenario
 

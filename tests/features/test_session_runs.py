@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sim.recorder import Status
-from sim.simulate import simulate
+from sim.simulation import simulate
 from sim.workload.prompts import SessionPrompts
 from tests.cluster.helpers import make_table, make_world, times_of, token_times_s
 from tests.features.helpers import make_scenario

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.scenario import load_scenario
-from sim.simulate import simulate
+from sim.simulation import simulate
 
 SHOWS = {
     "speculative": "spec_decode_acceptance_length",

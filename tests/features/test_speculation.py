@@ -8,7 +8,7 @@ import pytest
 from cost_models import StepCostModel, StepShape
 from scheduler import SpeculativeConfig
 from sim.cluster.speculation import Acceptance, FixedDrafter, SpeculationSpec
-from sim.simulate import simulate
+from sim.simulation import simulate
 from tests.cluster.helpers import FixedTimer, make_table, make_world, token_times_s
 from tests.features.helpers import faults_of, make_scenario
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.simulate import simulate
+from sim.simulation import simulate
 from tests.features.helpers import make_scenario
 
 LENGTHS = {"kind": "uniform", "prompt_tokens": (20, 400), "output_tokens": (5, 120)}

@@ -10,7 +10,7 @@ from sim.figures import plot_kv_timeline, plot_load_timeline, plot_step_composit
 from sim.figures.samples import latency_s
 from sim.report import write_report
 from sim.scenario import load_scenario
-from sim.simulate import simulate
+from sim.simulation import simulate
 
 
 @pytest.fixture(scope="module")

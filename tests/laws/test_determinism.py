@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sim import run_folder
 from sim.scenario import Scenario, scenario_from_data
-from sim.simulate import simulate
+from sim.simulation import simulate
 
 
 def scenario(seed: int, **changes: object) -> Scenario:

@@ -12,7 +12,7 @@ from scheduler import EngineCore, KVCacheConfig, SchedulerConfig
 from scheduler.invariants import check
 from scheduler.release import release
 from sim.scenario import load_scenario, resolved_engine
-from sim.simulate import simulate
+from sim.simulation import simulate
 from tests.policies.helpers import fresh, play
 
 RELEASES = ["0.16.0", "0.33.0"]

@@ -11,7 +11,7 @@ from scheduler.policies import VICTIM_POLICIES, WAITING_ORDERS
 from sim.errors import InputError
 from sim.scenario import json_schema, load_scenario, scenario_from_data
 from sim.scenario.policies import resolved_policies
-from sim.simulate import RunResult, simulate
+from sim.simulation import RunResult, simulate
 from tests.cli.helpers import dryserve
 
 TIGHT = """\

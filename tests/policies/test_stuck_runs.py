@@ -8,7 +8,7 @@ import pytest
 
 from sim.recorder import Status
 from sim.scenario import load_scenario
-from sim.simulate import RunResult, simulate
+from sim.simulation import RunResult, simulate
 from tests.cli.helpers import dryserve
 from tests.cluster.helpers import FixedTimer, make_table, make_world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.scenario import scenario_from_data
-from sim.simulate import RunResult, simulate
+from sim.simulation import RunResult, simulate
 
 
 def run(version: str, **engine: object) -> RunResult:

@@ -10,7 +10,7 @@ import pytest
 from sim import run_folder
 from sim.errors import InputError
 from sim.scenario import scenario_from_data
-from sim.simulate import RunResult, simulate
+from sim.simulation import RunResult, simulate
 
 
 def run(**changes: object) -> RunResult:

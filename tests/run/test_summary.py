@@ -7,7 +7,7 @@ import math
 import pytest
 
 from sim.scenario import scenario_from_data
-from sim.simulate import simulate
+from sim.simulation import simulate
 
 VLLM_KEYS = [
     *("endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate"),

@@ -22,7 +22,7 @@ from sim.experiments.compare_releases.differences import (
 )
 from sim.random_streams import streams
 from sim.scenario import EngineSection, Scenario, load_scenario
-from sim.simulate import simulate_workload
+from sim.simulation import simulate_workload
 from sim.summary import Json
 from sim.workload import Limits, build_workload
 

@@ -32,7 +32,7 @@ from sim.experiments.validate.setup import Setup, build_setup
 from sim.experiments.validate.traffic import CannotRunError, Traffic, build_traffic
 from sim.random_streams import streams
 from sim.scenario import Scenario
-from sim.simulate import RunResult
+from sim.simulation import RunResult
 from sim.workload.quantile_grids import grid
 
 __all__ = ["Job", "Outcome", "replay_all", "simulate_run"]

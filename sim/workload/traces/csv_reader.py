@@ -22,7 +22,7 @@ class CsvTrace:
     def __init__(self, lines: Iterable[str], form_name: str, log: FaultLog) -> None:
         self.log = log
         self.notes: list[str] = []
-        self._reader = csv.reader(lines)
+        self._reader = csv.reader(lines, strict=True)
         self._classes, self._sessions = Labels(), Labels()
         self._first_s: float | None = None
         self._failures = 0

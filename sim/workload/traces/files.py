@@ -21,6 +21,8 @@ def open_trace(path: Path, named: Fault) -> Iterator[IO[str]]:
 
     `InputError` for a file that is missing, not readable, not UTF-8 or a broken archive, whenever that shows.
     """
+    if "\0" in str(path):
+        raise input_error("no file name has a null character in it", where=named.where, path=named.path)
     try:
         with path.open("rb") as probe:
             packed = probe.read(2) == _GZIP_MAGIC

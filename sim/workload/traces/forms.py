@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from sim.errors import did_you_mean
 
+_FIRST_YEAR, _LAST_YEAR = 1900, 2200
+
 
 def seconds(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     """Times given as plain numbers of seconds; `ValueError` if one is not."""
@@ -26,6 +28,9 @@ def date_times(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     if any("+" in text or "-" in text[10:] for text in plain):  # another zone than UTC: one by one
         zoned = [datetime.fromisoformat(text) for text in texts]
         return np.array([(t if t.tzinfo else t.replace(tzinfo=UTC)).timestamp() for t in zoned])
+    years = np.array(plain, "datetime64[Y]").astype(np.int64) + 1970
+    if ((years < _FIRST_YEAR) | (years > _LAST_YEAR)).any():  # nanoseconds would wrap around without a word
+        raise ValueError("a year beyond the range of times")
     nanoseconds = np.array(plain, "datetime64[ns]")
     if np.isnat(nanoseconds).any():
         raise ValueError("empty time")

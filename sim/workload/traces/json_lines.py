@@ -17,6 +17,18 @@ _REQUIRED = ("timestamp", "input_length", "output_length")
 _MAX_HASH_ID = 1 << 40
 
 
+class _RepeatedError(ValueError):
+    """A key that an object has twice."""
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _RepeatedError(next(name for name in names if names.count(name) > 1))
+    return data
+
+
 class MooncakeTrace:
     """An open Mooncake trace. Iterate over it for its rows, a piece at a time; faults gather in `log`."""
 
@@ -40,8 +52,11 @@ class MooncakeTrace:
         """Time in ms, two lengths and block ids; None if there is a fault in them."""
         before = self.log.count
         try:
-            data = json.loads(text)
-        except ValueError as error:
+            data = json.loads(text, object_pairs_hook=_without_repeats)
+        except _RepeatedError as error:
+            self.log.add(line, str(error), "given twice")
+            return None
+        except (ValueError, RecursionError) as error:
             self.log.add(line, None, f"not a JSON object on a line of its own: {error}")
             return None
         if not isinstance(data, dict):

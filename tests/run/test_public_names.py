@@ -1,0 +1,27 @@
+"""The names that `sim` offers, in the ways in which a script or a notebook asks for them."""
+
+import subprocess
+import sys
+
+import pytest
+
+RUN = """
+scenario = load_scenario("quickstart", ["cluster.replicas=1", "workload.duration_s=2"])
+assert simulate(scenario).summary["completed"] > 0
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from sim import load_scenario, simulate",
+        "from sim import load_scenario, simulate\nfrom sim import load_scenario, simulate",
+        "from sim.simulate import RunResult\nfrom sim import load_scenario, simulate",
+        "import sim\nimport sim.simulate\nload_scenario, simulate = sim.load_scenario, sim.simulate",
+    ],
+    ids=["as in the README", "a cell run twice", "after its module", "as attributes"],
+)
+def test_simulate_is_the_function(imports: str) -> None:
+    done = subprocess.run([sys.executable, "-c", imports + RUN], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
