@@ -11,9 +11,7 @@ They load on first use, so that the command line starts quickly.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,14 +35,3 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'sim' has no attribute {name!r}; it offers {', '.join(__all__)}")
     return getattr(import_module(_HOMES[name]), name)
-
-
-class _Package(ModuleType):
-    """Keeps `simulate` the function: the import of its module would put that under the same name."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -1,5 +1,7 @@
 """The names that `sim` offers, in the ways in which a script or a notebook asks for them."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 
@@ -16,8 +18,8 @@ assert simulate(scenario).summary["completed"] > 0
     [
         "from sim import load_scenario, simulate",
         "from sim import load_scenario, simulate\nfrom sim import load_scenario, simulate",
-        "from sim.simulate import RunResult\nfrom sim import load_scenario, simulate",
-        "import sim\nimport sim.simulate\nload_scenario, simulate = sim.load_scenario, sim.simulate",
+        "from sim.simulation import RunResult\nfrom sim import load_scenario, simulate",
+        "import sim\nimport sim.simulation\nload_scenario, simulate = sim.load_scenario, sim.simulate",
     ],
     ids=["as in the README", "a cell run twice", "after its module", "as attributes"],
 )
@@ -25,3 +27,10 @@ def test_simulate_is_the_function(imports: str) -> None:
     done = subprocess.run([sys.executable, "-c", imports + RUN], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_importing_sim_alone_loads_no_heavy_library() -> None:
+    code = "import sys, sim; print(sorted({'numpy', 'pandas', 'pydantic', 'simpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stdout.strip() == "[]"
