@@ -145,7 +145,8 @@ def _concurrency(found: Fit) -> Iterator[str]:
     yield f"  {found.at_max_model_len:>8.1f}  if each had max_model_len, {config.max_model_len:,} tokens"
     yield f"  {found.at_mean_length:>8.1f}  if each had its whole length, {mean:,.0f} tokens on average"
     yield f"  {middle:>8d}  running in a full engine ({low} to {high} for 90 % of the time)"
-    if middle >= config.max_num_seqs:
+    # whoever leaves a full engine leaves a place empty for a step: the median may be just below the limit
+    if middle >= config.max_num_seqs or (high >= config.max_num_seqs and not found.num_preemptions):
         yield f"The limit is max_num_seqs = {config.max_num_seqs}, not memory."
     else:
         yield "The first is the line that engines print at start-up, a worst case. In a full engine a request"

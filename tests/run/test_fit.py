@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sim.fit import fit, render
 from sim.scenario import scenario_from_data
 
@@ -44,6 +46,12 @@ def test_the_sequence_limit_is_named_when_it_is_the_limit():
     found = fitted(max_num_seqs=8)
     assert found.running[1:] == (8, 8)
     assert "The limit is max_num_seqs = 8, not memory." in render(found)
+
+
+def test_the_sequence_limit_is_named_although_places_stand_empty_for_a_step():
+    found = replace(fitted(max_num_seqs=8), running=(6, 7, 8))
+    assert "The limit is max_num_seqs = 8, not memory." in render(found)
+    assert "The limit" not in render(replace(found, num_preemptions=1))
 
 
 def test_the_memory_bar_adds_up():
