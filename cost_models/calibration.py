@@ -111,7 +111,9 @@ def parse_calibration(document: str, where: str, lenders: Sequence[Calibration] 
     part), and listed in `borrowed`.
     """
     try:
-        data = cast("dict[str, object]", json.loads(document))
+        data = json.loads(document)
+        if not isinstance(data, dict) or not isinstance(data.get("parameters", {}), dict):
+            raise CalibrationError(f"{where}: not a calibration: not a JSON object with parameters")
         parameters = cast("dict[str, object]", data["parameters"])
         part = gpu(str(data["gpu"]))
         rows = cast("list[dict[str, object]]", data.get("residuals", []))
@@ -122,7 +124,7 @@ def parse_calibration(document: str, where: str, lenders: Sequence[Calibration] 
             "source": str(data["source"]),
             "date": str(data["date"]),
         }
-    except (KeyError, json.JSONDecodeError) as fault:
+    except (KeyError, json.JSONDecodeError, RecursionError) as fault:
         raise CalibrationError(f"{where}: not a calibration: {fault!r}") from fault
     fields: dict[str, object] = {
         name: _record(kind, parameters[name], f"{where}: {name}")
@@ -169,7 +171,7 @@ def load_calibration(path: Path) -> Calibration:
     """Read one calibration JSON. Missing or unknown parameters raise CalibrationError naming the file."""
     try:
         return parse_calibration(path.read_text(encoding="utf-8"), path.name)
-    except OSError as fault:
+    except (OSError, UnicodeDecodeError) as fault:
         raise CalibrationError(f"{path}: {fault}") from fault
 
 

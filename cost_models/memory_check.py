@@ -104,7 +104,9 @@ def check_rows(rows: Iterable[Mapping[str, str]]) -> MemoryCheck:
     compared: list[MemoryCheckRow] = []
     skipped: dict[str, int] = {}
     for number, row in enumerate(rows, start=2):
-        if row.get("fit_ok", "1") == "0":
+        if None in row or None in row.values():
+            reason = f"line {number}: not as many fields as the header"
+        elif row.get("fit_ok", "1") == "0":
             reason = "marked as not to be scored"
         else:
             try:

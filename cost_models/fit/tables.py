@@ -10,10 +10,12 @@ from __future__ import annotations
 import csv
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -103,12 +105,22 @@ def read_tables(directory: Path, gpu_name: str | None = None) -> list[OperatorTa
 
 def holds_table(path: Path) -> bool:
     """Whether a CSV file has the columns of one of the kinds of table."""
-    with path.open(newline="", encoding="utf-8") as stream:
+    with _open_table(path) as stream:
         return _kind(csv.DictReader(stream).fieldnames or ()) is not None
 
 
+@contextmanager
+def _open_table(path: Path) -> Iterator[TextIO]:
+    """The text of a CSV file; CalibrationError where it is none, whenever that shows."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            yield stream
+    except (OSError, UnicodeDecodeError, csv.Error) as fault:
+        raise CalibrationError(f"{path}: not a CSV file: {fault}") from fault
+
+
 def _read_file(path: Path) -> list[OperatorTable]:
-    with path.open(newline="", encoding="utf-8") as stream:
+    with _open_table(path) as stream:
         reader = csv.DictReader(stream)
         kind = _kind(reader.fieldnames or ())
         return _group(kind, list(reader), path.name, first_line=2) if kind else []

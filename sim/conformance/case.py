@@ -167,7 +167,7 @@ def load_case(path: Path) -> Case:
         raise fault("no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise fault(f"not a gzip file ({error})") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise fault(f"not JSON inside ({error})") from None
     except OSError as error:
         raise fault(f"cannot be read ({error.strerror or error})") from None
@@ -198,12 +198,12 @@ def find_case_files(paths: Iterable[str | Path]) -> list[Path]:
     files: list[Path] = []
     faults = []
     for path in map(Path, paths):
-        if os.path.isdir(path):
+        if path.is_dir():
             found = sorted(path.rglob("*.json.gz"))
             if not found:
                 faults.append(Fault(str(path), None, "no *.json.gz files in this folder"))
             files += found
-        elif os.path.exists(path):
+        elif path.exists():
             files.append(path)
         else:
             faults.append(Fault(str(path), None, "no such file or folder"))

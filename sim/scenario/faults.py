@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from sim.errors import Fault, did_you_mean
@@ -42,6 +42,33 @@ def validation_faults(
         message = _message(detail, _sections_at(root, detail["loc"]))
         faults.append(Fault(places.where(path), ".".join(map(str, path)) or None, message))
     return faults
+
+
+def unknown_null_faults(data: Data, root: type[BaseModel], places: Places) -> Iterator[Fault]:
+    """Fields that no section knows and that are null: validation does not see them, as null is left out."""
+    pending: list[tuple[Path, Data, list[type[BaseModel]]]] = [((), data, [root])]
+    while pending:
+        path, here, sections = pending.pop()
+        if isinstance(here, tuple):
+            pending += [((*path, index), item, sections) for index, item in enumerate(here)]
+        if not isinstance(here, dict) or any(issubclass(section, RootModel) for section in sections):
+            continue
+        if not sections or "." in str(here.get("kind")):  # names of any kind
+            continue
+        own = [section for section in sections if _kind(section) == here.get("kind")]
+        chosen = own + [section for section in sections if section not in own]
+        for name, value in here.items():
+            fields = [section.model_fields[name] for section in chosen if name in section.model_fields]
+            if value is None and not fields:  # null lets go of a field that another kind has
+                where = (*path, name)
+                message = _unknown_field(name, chosen)
+                yield Fault(places.where(where), ".".join(map(str, where)), message)
+            for field in fields[:1]:
+                inner = [model for each in fields for model in _models_in(each)]
+                if _is_mapping(field) and isinstance(value, dict):
+                    pending += [((*path, name, key), part, inner) for key, part in value.items()]
+                else:
+                    pending.append(((*path, name), value, inner))
 
 
 def _plain_path(loc: Path, data: Data) -> Path:

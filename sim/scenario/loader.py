@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from sim.errors import Fault, InputError, did_you_mean, input_error
 from sim.scenario.checks import scenario_faults
-from sim.scenario.faults import validation_faults
+from sim.scenario.faults import unknown_null_faults, validation_faults
 from sim.scenario.overrides import apply_overrides
 from sim.scenario.places import Places
 from sim.scenario.scenario import Scenario
@@ -40,12 +40,12 @@ def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Sc
     data.setdefault("name", Path(file).stem)
     data = _rebase_paths(data, folder)
     data, override_faults = apply_overrides(data, places, overrides)
-    return _validate(_without_nulls(data), places, [*faults, *override_faults])
+    return _validate(data, places, [*faults, *override_faults])
 
 
 def scenario_from_data(data: Data) -> Scenario:
     """A scenario from plain data made in code; raises `InputError` like `load_scenario`."""
-    return _validate(_without_nulls(data), Places(), [])
+    return _validate(data, Places(), [])
 
 
 def scenario_names() -> list[str]:
@@ -55,6 +55,8 @@ def scenario_names() -> list[str]:
 
 
 def _validate(data: Data, places: Places, faults: list[Fault]) -> Scenario:
+    faults = [*faults, *unknown_null_faults(data, Scenario, places)]
+    data = _without_nulls(data)
     try:
         scenario = Scenario.model_validate(data, context=places)
     except ValidationError as error:
@@ -74,7 +76,7 @@ def _reading_order(fault: Fault) -> tuple[float, float]:
 def _read(name_or_path: str) -> tuple[str, str, Path | None]:
     """Text, name to show, and folder (None for a shipped scenario)."""
     path = Path(name_or_path)
-    if path.suffix in _SUFFIXES or os.sep in name_or_path or os.path.isfile(path):
+    if path.suffix in _SUFFIXES or os.sep in name_or_path or _is_file(path):
         return _read_file(path), name_or_path, path.parent
     for suffix in _SUFFIXES:
         shipped = resources.files("scenarios") / f"{name_or_path}{suffix}"
@@ -85,6 +87,14 @@ def _read(name_or_path: str) -> tuple[str, str, Path | None]:
         f"no scenario '{name_or_path}'{did_you_mean(name_or_path, names)} shipped: {', '.join(names)}; "
         "or give the path of a .yaml file"
     )
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; a text too long or too odd for a name names none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _read_file(path: Path) -> str:
@@ -106,7 +116,7 @@ def _rebase_paths(data: dict[str, Data], folder: Path | None) -> dict[str, Data]
     def rebase(section: Data, key: str) -> Data:
         if folder is None or not isinstance(section, dict) or not isinstance(name := section.get(key), str):
             return section
-        return {**section, key: str(folder / name)} if os.path.isfile(folder / name) else section
+        return {**section, key: str(folder / name)} if _is_file(folder / name) else section
 
     rebased = rebase(data, "model")
     assert isinstance(rebased, dict)

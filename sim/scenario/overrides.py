@@ -20,7 +20,9 @@ def apply_overrides(data: Data, places: Places, overrides: Sequence[str]) -> tup
     for text in overrides:
         place = f"--set {text}"
         key, sign, value_text = text.partition("=")
-        path: Path = tuple(int(part) if part.isascii() and part.isdigit() else part for part in key.strip().split("."))
+        path: Path = tuple(
+            int(part) if part.isascii() and part.isdigit() else part for part in key.strip().split(".")
+        )
         if len(path) > _MAX_DEPTH:
             faults.append(Fault(place, None, f"the path has {len(path):,} steps; at most {_MAX_DEPTH}"))
             continue

@@ -73,7 +73,10 @@ class _Reader:
             )  # dates and custom tags: no field takes them, so validation refuses the string
         try:
             value: Data = self.yaml.constructor.construct_object(node)
-        except (ValueError, LookupError):  # the tag says what the text is not, or a number has too many digits
+        except (
+            ValueError,
+            LookupError,
+        ):  # the tag says what the text is not, or a number has too many digits
             kind = str(node.tag).rpartition(":")[2]
             shown = node.value if len(node.value) <= 40 else f"{node.value[:37]}..."
             self.fault(node, path, f"'{shown}' cannot be read as {kind}")

@@ -26,7 +26,7 @@ from sim.workload.traces import TraceRows
 Ints = npt.NDArray[np.int64]
 MAX_CLASSES = 32_767
 MAX_ARRIVAL_S = 1e9
-"""Bound on arrival times, some thirty years: beyond it a clock in doubles loses the microseconds of a step."""
+"""Bound on arrival times, some thirty years: beyond it doubles lose the microseconds of a step."""
 
 
 def build_workload(scenario: Scenario, streams: Streams, limits: Limits) -> Workload:

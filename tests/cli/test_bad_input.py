@@ -140,3 +140,27 @@ def test_ctrl_c_leaves_a_clean_message_and_no_folder(tmp_path):
     assert output == ""
     assert errors.strip() == "interrupted: nothing was written"
     assert not (tmp_path / "out").exists()
+
+
+def test_an_override_of_no_scenario_is_not_passed_over():
+    (line,) = faults(dryserve("fit", "--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--set", "seed=1"))
+    assert line == "error: --set seed=1: there is no scenario to override; name one, or use the options"
+
+
+def test_calibrations_and_tables_that_are_none(tmp_path):
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe")
+    for text in ("[]", '{"parameters": []}', '{"a":' * 5000):
+        (tmp_path / "c.json").write_text(text)
+        (line,) = faults(dryserve("calibrate", "--check", tmp_path, "--using", tmp_path / "c.json"))
+        assert "c.json: not a calibration" in line
+    (line,) = faults(dryserve("calibrate", tmp_path, "--gpu", "h100-sxm"))
+    assert "binary.csv: not a CSV file" in line
+
+
+def test_start_up_logs_with_ragged_rows(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("vllm_version,gpu,tp,model,kv_tokens\n1,2\n1,2,3,4,5,6\n")
+    done = dryserve("fit", "--check", table)
+    assert "skipped: line 2: not as many fields as the header" in done.stdout
+    assert "skipped: line 3: not as many fields as the header" in done.stdout
+    assert "Traceback" not in done.stderr

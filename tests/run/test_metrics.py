@@ -121,3 +121,11 @@ def test_percentiles_over_time_weigh_by_time():
     time_s = np.zeros(21)
     time_s[[0, 10, 20]] = [3.0, 6.0, 1.0]
     assert percentiles_over_time(time_s, (25, 50, 90, 95, 100)) == [0, 10, 10, 20, 20]
+
+
+def test_peaks_of_a_run_that_is_idle_for_thirty_years_take_no_memory_for_the_idle_seconds():
+    world = make_world(make_table([0.5, 0.5, 9e8], output=3), FixedTimer(1.0))
+    world.run()
+    times = times_of(world)
+    assert peak_concurrency(times) == 2
+    assert peak_token_rate(world.recorder, world.recorder.token_times(), times) == 2.0

@@ -287,3 +287,26 @@ def test_faults_found_later_point_at_the_scenario_too(tmp_path: Path) -> None:
     assert scenario.fault("engine.tensor_parallel_size", "does not divide").where == f"{path}:4:1"
     assert scenario.fault("engine.block_size", "odd").where == "--set engine.block_size=32"
     assert isinstance(scenario, Scenario)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("horizon_s: !!bool foo", "s.yaml:13:12: horizon_s: 'foo' cannot be read as bool"),
+        ("horizon_s: !!int foo", "s.yaml:13:12: horizon_s: 'foo' cannot be read as int"),
+        ("horizon_s: " + "9" * 5000, f"s.yaml:13:12: horizon_s: '{'9' * 37}...' cannot be read as int"),
+        ('description: "\\ud800"', "s.yaml:13:14: description: half of a surrogate pair is no character"),
+    ],
+)
+def test_a_value_that_its_tag_belies_is_one_fault_among_others(line: str, said: str, tmp_path: Path) -> None:
+    wrong = spoilt("seed: 3", "seed: -3") + line + "\n"
+    assert faults_of(tmp_path, wrong) == ["s.yaml:3:1: seed: must be at least 0 (got -3)", said]
+
+
+def test_a_text_that_cannot_be_the_name_of_a_file_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read: embedded null byte"):
+        load_scenario("a\0b.yaml")
+    with pytest.raises(InputError, match="cannot be read: file name too long"):
+        load_scenario("x" * 5000 + ".yaml")
+    trace = GOOD[: GOOD.index("  kind")] + "  kind: trace\n  path: " + "x" * 5000
+    assert load_text(tmp_path, trace).workload.kind == "trace"

@@ -81,3 +81,22 @@ def test_faults_of_overrides_come_after_those_of_the_file(tmp_path: Path) -> Non
     first, *others = faults_of(tmp_path, GOOD.replace("2.5", "-1"), ["seed=x", "cluster.replicas=0"])
     assert first.startswith("s.yaml:9:3: ")
     assert {line.split(": ")[0] for line in others} == {"--set seed=x", "--set cluster.replicas=0"}
+
+
+def test_a_path_of_odd_digits_or_of_no_end_is_an_unknown_field(tmp_path: Path) -> None:
+    """A raised two counts as a digit of no number, and a path may be deeper than Python can recurse."""
+    assert "engine.²: unknown field" in faults_of(tmp_path, GOOD, ["engine.²=1"])[0]
+    assert (
+        "the path has 3,000 steps; at most 100" in faults_of(tmp_path, GOOD, [".".join("a" * 3000) + "=1"])[0]
+    )
+
+
+def test_null_hides_no_unknown_field(tmp_path: Path) -> None:
+    said = faults_of(tmp_path, GOOD, ["sead=null", "workload.rte_per_s=", "engine.lora.rank="])
+    assert [line.split(": ", 1)[1] for line in said][:2] == [
+        "sead: unknown field; did you mean 'seed'?",
+        "workload.rte_per_s: unknown field; did you mean 'rate_per_s'?",
+    ]
+    assert "engine.lora.rank: unknown field" in said[2]
+    (line,) = faults_of(tmp_path, GOOD + "horizn_s:\n")
+    assert line == "s.yaml:13:1: horizn_s: unknown field; did you mean 'horizon_s'?"

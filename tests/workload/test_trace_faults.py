@@ -214,3 +214,34 @@ def test_faults_past_what_is_read_do_not_matter(tmp_path: Path) -> None:
     assert len(replay(tmp_path, text, num_requests=10).table) == 10
     assert len(replay(tmp_path, text, end_s=5).table) == 5
     assert trace_faults(tmp_path, text)[0].startswith("t.csv:140002: arrival_s")
+
+
+def test_a_quote_that_never_closes_swallows_no_rows(tmp_path: Path) -> None:
+    text = 'arrival_s,prompt_tokens,output_tokens,class\n0,10,5,"a\n1,10,5,b\n'
+    assert trace_faults(tmp_path, text) == ["t.csv:3: not CSV: unexpected end of data"]
+    assert trace_faults(tmp_path, '"arrival_s,prompt\n') == ["t.csv:1: not CSV: unexpected end of data"]
+
+
+def test_a_json_key_given_twice_and_a_line_nested_without_end(tmp_path: Path) -> None:
+    twice = '{"timestamp": 0, "timestamp": 5, "input_length": 600, "output_length": 5}'
+    first, second = trace_faults(tmp_path, f"{twice}\n" + '{"a":' * 5000 + "\n")
+    assert first == "t.csv:1: timestamp: given twice"
+    assert second.startswith("t.csv:2: not a JSON object on a line of its own")
+
+
+@pytest.mark.parametrize("time", ["0001-01-01 00:00:00", "9999-12-31 23:59:59"])
+def test_a_date_beyond_the_clock_does_not_wrap_around(time: str, tmp_path: Path) -> None:
+    rows = f"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,1\n{time},1,1\n"
+    assert trace_faults(tmp_path, rows) == [f"t.csv:3: TIMESTAMP: is not a time (got '{time}')"]
+
+
+def test_arrivals_after_the_end_of_the_clock(tmp_path: Path) -> None:
+    (line,) = trace_faults(tmp_path, HEADER + "0,1,1\n1e12,1,1\n1e300,1,1\n")
+    assert line.endswith("t.csv:3 arrives at 1e+12 s; the clock goes to 1e+09 s")
+    with pytest.raises(InputError, match="the clock goes to"):
+        build({"kind": "poisson", "rate_per_s": 1e-300, "num_requests": 5})
+
+
+def test_a_path_that_no_file_can_have() -> None:
+    with pytest.raises(InputError, match="no file name has a null character"):
+        build({"kind": "trace", "path": "a\0b"})

@@ -26,7 +26,11 @@ class CsvTrace:
         self._classes, self._sessions = Labels(), Labels()
         self._first_s: float | None = None
         self._failures = 0
-        self._header = next((row for row in self._reader if row), [])
+        try:
+            self._header = next((row for row in self._reader if row), [])
+        except csv.Error as error:
+            log.add(self._reader.line_num, None, f"not CSV: {error}")
+            log.raise_if_any()
         self.form = self._find_form(form_name)
 
     def _find_form(self, form_name: str) -> CsvForm | None:
