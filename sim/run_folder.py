@@ -12,12 +12,13 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.errors import input_error
+from sim.errors import Fault, InputError, input_error
 from sim.scenario import Scenario, load_scenario
 from sim.scenario.resolved import dump_resolved
 
@@ -85,9 +86,26 @@ def load(folder: Path | str) -> SavedRun:
     try:
         summary = json.loads((folder / _SUMMARY).read_text(encoding="utf-8"))
         requests, steps = pd.read_csv(folder / _REQUESTS), pd.read_csv(folder / _STEPS)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise input_error(f"cannot be read: {error}", where=str(folder)) from None
+    if not isinstance(summary, dict) or not isinstance(summary.get("notes"), list):
+        raise input_error("is not the summary of a run: no notes in it", where=str(folder / _SUMMARY))
+    faults = [
+        *_table_faults(requests, "request_id", ("replica", "arrival_s", "output_tokens"), folder / _REQUESTS),
+        *_table_faults(steps, "t_s", ("replica", "step_time_s"), folder / _STEPS),
+    ]
+    if faults:
+        raise InputError(faults)
     return SavedRun(folder, scenario, summary, requests, steps)
+
+
+def _table_faults(table: pd.DataFrame, first: str, others: tuple[str, ...], path: Path) -> Iterator[Fault]:
+    """What shows that a table is not one that a run has written."""
+    for name in (first, *others):
+        if name not in table:
+            yield Fault(f"{path}:1", name, "missing column")
+        elif len(table) and table[name].dtype.kind not in "iuf":
+            yield Fault(str(path), name, "holds something that is not a number")
 
 
 def _write_tables(result: RunResult, folder: Path) -> None:

@@ -7,6 +7,7 @@ failure; 2 the input is wrong; 130 interrupted; 141 nobody read the output.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -44,6 +45,11 @@ class Commands(TyperGroup):
             # The reader has gone. Point stdout at nothing, so that flushing it at exit does not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            typer.echo(f"error: {error.filename}: file name too long", err=True)
+            raise typer.Exit(2) from None
         return result
 
 

@@ -164,3 +164,9 @@ def test_start_up_logs_with_ragged_rows(tmp_path):
     assert "skipped: line 2: not as many fields as the header" in done.stdout
     assert "skipped: line 3: not as many fields as the header" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["report", "conform", "calibrate", "validate", "run"])
+def test_a_path_longer_than_any_file_name(command):
+    (line,) = faults(dryserve(command, "x" * 3000))
+    assert "x" * 100 in line

@@ -87,3 +87,24 @@ def test_nothing_in_the_summary_depends_on_the_wall_clock(result):
 def test_steps_are_written_as_pandas_would_write_them(result, tmp_path):
     folder = run_folder.write(result, tmp_path)
     assert (folder / "steps.csv").read_text() == result.steps.to_csv(index=False, lineterminator="\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("summary.json", "[]", "summary.json: is not the summary of a run"),
+        ("summary.json", '{"a":' * 5000, "cannot be read"),
+        ("requests.csv", "[]", "requests.csv:1: request_id: missing column"),
+        (
+            "steps.csv",
+            "t_s,replica,step_time_s\nx,0,1\n",
+            "steps.csv: t_s: holds something that is not a number",
+        ),
+    ],
+)
+def test_a_damaged_file_is_named(result, tmp_path, name, text, said):
+    folder = run_folder.write(result, tmp_path)
+    (folder / name).write_text(text)
+    with pytest.raises(InputError) as caught:
+        run_folder.load(folder)
+    assert said in str(caught.value)

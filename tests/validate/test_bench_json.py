@@ -197,3 +197,18 @@ def test_a_file_that_is_no_result_says_so_with_its_place(tmp_path: Path, text: s
     path.write_text(text)
     with pytest.raises(InputError, match=rf"run\.json:1.*{reason}"):
         read_bench_json(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff", "not UTF-8 text: byte 0"),
+        (b'{"a":' * 5000, "nested too deeply"),
+        (b'{"benchmarks": [1]}', "benchmarks: must be JSON objects"),
+    ],
+)
+def test_a_file_that_is_no_result_is_named(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        read_bench_json(path)

@@ -29,9 +29,13 @@ def read_bench_json(path: Path) -> list[BenchRun]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise input_error(error.strerror or str(error), where=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise input_error(f"not UTF-8 text: byte {error.start}", where=str(path)) from None
     runs: list[BenchRun] = []
     for line, data in _objects(path, text):
         if isinstance(data.get("benchmarks"), list):
+            if not all(isinstance(each, dict) for each in tables(data, "benchmarks")):
+                raise input_error("benchmarks: must be JSON objects", where=f"{path}:{line}")
             runs += [guidellm_run(path, data, i) for i in range(len(tables(data, "benchmarks")))]
         elif "total_output_tokens" in data and "completed" in data:
             runs.append(vllm_bench_run(path, line, data))
@@ -58,6 +62,8 @@ def _objects(path: Path, text: str) -> Iterator[tuple[int, Json]]:
             raise input_error(
                 f"not JSON: {error.msg}", where=f"{path}:{error.lineno}:{error.colno}"
             ) from None
+        except RecursionError:
+            raise input_error("not JSON: nested too deeply", where=f"{path}:{line}") from None
         if not isinstance(data, dict):
             raise input_error("not a JSON object", where=f"{path}:{line}")
         yield line, data
