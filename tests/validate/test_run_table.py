@@ -114,6 +114,13 @@ def test_a_file_that_is_no_run_table_is_told(tmp_path: Path) -> None:
         read_runs(tmp_path / "absent.csv")
 
 
+def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_bytes(b"\x7fELF\x00\xff\xfe")
+    with pytest.raises(InputError, match="not UTF-8 text"):
+        read_runs(path)
+
+
 def test_columns_that_nothing_reads_are_named(tmp_path: Path) -> None:
     table = read_runs(write_runs(tmp_path, PLAIN | {"max_num_seq": "4"}))
     assert table.unread_columns == ("max_num_seq",)

@@ -8,6 +8,7 @@ later (`replay.py`), row by row, because one incomplete row is no reason not to 
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -139,10 +140,12 @@ def read_runs(path: Path) -> RunTable:
     runs: list[MeasuredRun] = []
     seen: dict[str, int] = {}
     try:
-        handle = path.open(encoding="utf-8", newline="")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError([Fault(str(path), None, error.strerror or str(error))]) from None
-    with handle:
+    except UnicodeDecodeError as error:
+        raise InputError([Fault(str(path), None, f"not UTF-8 text ({error.reason})")]) from None
+    with io.StringIO(text, newline="") as handle:
         reader = csv.reader(handle)
         header = next(reader, [])
         faults += _header_faults(path, header)
