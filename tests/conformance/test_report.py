@@ -81,6 +81,7 @@ def test_an_unknown_event_is_a_failure_and_not_skipped(tmp_path: Path) -> None:
         (gzip.compress(b'{"format": "sched-oracle/1", "vllm": "0.16.0"}'), "trace"),
         (gzip.compress(b'{"format": "sched-oracle/1"}')[:-12], "not a gzip file"),
     ],
+    ids=["no gzip", "no JSON", "no case", "unknown format", "no trace", "half a file"],
 )
 def test_a_bad_file_is_reported_and_the_others_are_still_replayed(
     tmp_path: Path, content: bytes, message: str
