@@ -187,6 +187,7 @@ class Cohort:
         if self.size:
             sums = self.sums()
             output.num_steady, output.steady_computed_tokens, output.most_steady_computed_tokens = sums
+        output.running_orders = [request.running_order for request in output.requests]
         self._entered = clock + 1 - len(self.in_flight)
         self.clock = clock + 1
         self.in_flight.append(output)

@@ -6,6 +6,7 @@ parallel; block tables are not copied into it, they stand on the requests.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from scheduler.request import Request
@@ -36,6 +37,7 @@ class SchedulerOutput:
         "preempted",
         "requests",
         "resumed",
+        "running_orders",
         "samples",
         "scheduled_spec_decode_tokens",
         "steady_computed_tokens",
@@ -72,6 +74,10 @@ class SchedulerOutput:
         """Requests that ended since the previous step."""
         self.total_num_scheduled_tokens = 0
         self.num_recomputed_tokens = 0
+        self.running_orders: list[int] = []
+        """The places of `requests` in the running list when the step was planned, if there is a cohort. Who
+        is preempted and comes back while the step is in flight stands elsewhere by then.
+        """
         self.num_steady = 0
         """Members of the cohort: scheduled for one token each, sampling, and not named in the lists."""
         self.steady_computed_tokens = 0
@@ -134,9 +140,8 @@ class SchedulerOutput:
 
     def insert(self, request: Request, num_computed_before: int) -> None:
         """Name a request that had one token as a member of the cohort, at its place in running order."""
-        place = len(self.requests)
-        while place and self.requests[place - 1].running_order > request.running_order:
-            place -= 1
+        place = bisect_right(self.running_orders, request.running_order)
+        self.running_orders.insert(place, request.running_order)
         self.requests.insert(place, request)
         self.num_scheduled_tokens.insert(place, 1)
         self.num_computed_before.insert(place, num_computed_before)
@@ -145,6 +150,7 @@ class SchedulerOutput:
     def remove(self, request: Request) -> None:
         """The opposite of `insert`."""
         place = self.requests.index(request)
+        del self.running_orders[place]
         del self.requests[place]
         del self.num_scheduled_tokens[place]
         del self.num_computed_before[place]

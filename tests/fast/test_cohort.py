@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 import scheduler.cohort
-from scheduler import KVCacheConfig, SchedulerConfig, SessionInput
+from scheduler import KVCacheConfig, Request, SchedulerConfig, SchedulerOutput, SessionInput
 from tests.fast.helpers import BLOCK_SIZE, Twins, random_request
 
 
@@ -105,3 +105,18 @@ def test_long_answers_spend_most_of_their_steps_in_the_cohort() -> None:
     while twins.step(in_full=steps % 10 == 0):
         steps += 1
     assert twins.steps_with_members >= 97
+
+
+def test_a_member_is_named_where_it_stood_when_the_step_was_planned() -> None:
+    """Request 0 came first, was preempted and is back at the tail while its token is still in flight."""
+    returned, member, later = (Request(i, ((1000 * i + 1, 8),), 5) for i in range(3))
+    for order, request in enumerate((returned, member, later), 1):
+        request.running_order = order
+    output = SchedulerOutput(10)
+    output.insert(returned, 8)
+    output.insert(later, 8)
+    returned.running_order = 4
+    output.insert(member, 8)
+    assert output.requests == [returned, member, later]
+    output.remove(returned)
+    assert (output.requests, output.running_orders) == ([member, later], [2, 3])
