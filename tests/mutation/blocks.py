@@ -174,8 +174,8 @@ BLOCKS: dict[str, Mutant] = {
     "skipping_readers_read": one(
         "requests that skip the cache do not read it",
         SCHEDULER,
-        "if kv_cache.caching and not request.skip_reading_prefix_cache:",
-        "if kv_cache.caching:",
+        "if not kv_cache.caching or request.skip_reading_prefix_cache:",
+        "if not kv_cache.caching:",
         noticed_by="0.16.0/salt_skip-1",
     ),
     "reset_with_blocks_in_use": one(

@@ -58,15 +58,15 @@ WAITING_PHASE: dict[str, Mutant] = {
     "lookahead_for_fresh_admissions": one(
         "a fresh or resumed request gets no lookahead slots",
         SCHEDULER,
-        "lookahead = 0 if looked_up else drafter.lookahead_slots",
-        "lookahead = drafter.lookahead_slots",
+        "if state.rules.lookahead_at_admission else looked_up):",
+        "if state.rules.lookahead_at_admission else False):",
         noticed_by="0.16.0/spec_eagle-4",
     ),
     "no_lookahead_for_continued_ones": one(
         "a request that has KV already is admitted with lookahead slots",
         SCHEDULER,
-        "lookahead = 0 if looked_up else drafter.lookahead_slots",
-        "lookahead = 0",
+        "if state.rules.lookahead_at_admission else looked_up):",
+        "if state.rules.lookahead_at_admission else True):",
         noticed_by="0.16.0/combined-35",
     ),
     "set_aside_in_reverse": one(
