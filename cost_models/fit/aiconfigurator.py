@@ -13,7 +13,7 @@ import importlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from cost_models.errors import CalibrationError
 from cost_models.fit.tables import OperatorTable, tables_from_rows
@@ -85,12 +85,12 @@ def _read(path: Path) -> list[_Row]:
     return table.to_pylist()
 
 
-class _Table:
+class _Table(Protocol):
     """The one method of a pyarrow table that is used here."""
 
     def to_pylist(self) -> list[_Row]:
         """One dictionary a row."""
-        raise NotImplementedError
+        ...
 
 
 def _newest(place: Path, kind: str, collectors: Sequence[str], name: str) -> Path | None:
