@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib as mpl
@@ -36,3 +37,11 @@ def shared_dir() -> Path:
             "needs the public measurements: set DRYSERVE_SHARED, or put them at shared/ beside the checkout"
         )
     return place
+
+
+@pytest.fixture(scope="session", autouse=True)
+def results_are_kept_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Results of points that tests leave are theirs alone: none are found that an older test run has left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRYSERVE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -1,0 +1,33 @@
+"""joblib's Dask backend, made to tell when Dask gives a task up. Imported only when Dask is used."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from joblib._dask import DaskDistributedBackend
+
+from sim.experiments.worker import Done, Job
+
+
+class CarefulDaskBackend(DaskDistributedBackend):  # type: ignore[misc]  # joblib has no types
+    """Dask itself runs tasks of dead workers again; where it gives up, the task is reported as failed.
+
+    joblib's own backend tells nobody then and waits for ever.
+    """
+
+    def submit(self, func: Any, callback: Callable[[Any], None] | None = None) -> Future[Any]:
+        """Send a batch of one task; `callback` gets its result, or the report of its loss."""
+        (payload,) = func.items[0][1]
+        future: Future[Any] = super().submit(func, callback)
+
+        def tell_loss(ended: Future[Any]) -> None:
+            error = ended.exception()
+            if error is not None and callback is not None:
+                job: Job = pickle.loads(payload)
+                callback([Done(job.key, None, f"given up by Dask: {error}")])
+
+        future.add_done_callback(tell_loss)
+        return future

@@ -1,0 +1,123 @@
+"""What a worker does with a point: simulate it, pack what is kept, and turn what goes wrong into a sentence.
+
+Work and results travel as bytes, the same on every backend: the result is the very file that the store keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.errors import InputError
+from sim.experiments.store import Column, Entry, Samples, code_fingerprint, pack
+from sim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from sim.simulation import RunResult
+
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
+"""Columns worked out from those of `requests.csv`, NaN for requests that did not finish."""
+
+COLUMNS = (
+    "request_id",
+    "class",
+    "session",
+    "replica",
+    "arrival_s",
+    "first_scheduled_s",
+    "first_token_s",
+    "last_token_s",
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "num_preemptions",
+    "recomputed_tokens",
+    "stalled_s",
+    "status",
+    *LATENCIES,
+)
+"""What may be asked for by name: the columns of `requests.csv`, one value a request that was sent, by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A point on its way to a worker."""
+
+    key: str
+    scenario: Scenario
+    columns: tuple[str, ...]
+    allow_plugins: bool
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What comes back: the bytes of a store's entry, or why there are none."""
+
+    key: str
+    data: bytes | None
+    error: str | None = None
+
+
+def run_job(payload: bytes) -> Done:
+    """Simulate the pickled `Job`. Only what kills the process makes this raise."""
+    job: Job = pickle.loads(payload)
+    if code_fingerprint() != job.fingerprint:
+        message = f"the worker runs {code_fingerprint()}, not {job.fingerprint}: results could differ"
+        return Done(job.key, None, message)
+    try:
+        return Done(job.key, pack(job.key, _simulate(job)))
+    except InputError as error:
+        return Done(job.key, None, "; ".join(map(str, error.faults)))
+    except MemoryError:
+        return Done(job.key, None, "the worker ran out of memory")
+    except Exception as error:
+        return Done(job.key, None, f"{type(error).__name__}: {error}{_place(error)}")
+
+
+def _simulate(job: Job) -> Entry:
+    from sim.simulation import simulate
+
+    result = simulate(job.scenario, keep_steps=False, allow_plugins=job.allow_plugins)
+    # Through JSON and back, so that a fresh result and one from the store are equal in type as in value.
+    summary = json.loads(json.dumps(result.summary, allow_nan=False))
+    stuck = None if result.stuck is None else str(result.stuck)
+    return Entry(summary, _samples(result, job.columns), stuck)
+
+
+def _samples(result: RunResult, columns: Sequence[str]) -> Samples:
+    if not columns:
+        return {}
+    requests = result.requests
+    done = requests["status"].eq("finished").to_numpy()
+    gaps = requests["output_tokens"].to_numpy() - 1
+    first_s, last_s, arrival_s = (
+        requests[name].to_numpy() for name in ("first_token_s", "last_token_s", "arrival_s")
+    )
+
+    def column(name: str) -> Column:
+        if name == "ttft_s":
+            return np.where(done, first_s - arrival_s, np.nan)
+        if name == "e2e_s":
+            return np.where(done, last_s - arrival_s, np.nan)
+        if name == "tpot_s":
+            return np.where(done & (gaps > 0), (last_s - first_s) / np.maximum(gaps, 1), np.nan)
+        values = requests[name].to_numpy()
+        return values.astype(str) if values.dtype.kind not in "biuf" else values
+
+    return {name: column(name) for name in columns}
+
+
+def _place(error: Exception) -> str:
+    """Where an error came from, as it is no user's mistake: ` (file.py:12)`."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    return f" ({trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno})"
