@@ -5,10 +5,14 @@ from the files alone. No function draws a title, and none needs a running simula
 """
 
 from sim.figures.attainment import plot_attainment
+from sim.figures.capacity_cost import plot_capacity_cost
 from sim.figures.close_up import busiest_steps
 from sim.figures.decomposition import latency_parts, plot_decomposition
+from sim.figures.fairness import plot_fairness
+from sim.figures.kv_cliff import plot_kv_cliff
 from sim.figures.kv_timeline import plot_kv_timeline
 from sim.figures.latency_cdf import plot_latency_cdf, plot_latency_panels
+from sim.figures.latency_throughput import plot_latency_throughput
 from sim.figures.load_timeline import plot_load_timeline
 from sim.figures.pareto import plot_pareto
 from sim.figures.preemption_tax import plot_preemption_tax, plot_preemptions_per_request
@@ -23,10 +27,14 @@ __all__ = [
     "busiest_steps",
     "latency_parts",
     "plot_attainment",
+    "plot_capacity_cost",
     "plot_decomposition",
+    "plot_fairness",
+    "plot_kv_cliff",
     "plot_kv_timeline",
     "plot_latency_cdf",
     "plot_latency_panels",
+    "plot_latency_throughput",
     "plot_load_timeline",
     "plot_pareto",
     "plot_preemption_tax",

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from sim.figures.style import MUTED, axes_for, colours, styled
+from sim.figures.style import MUTED, axes_for, colours, legend_above, styled
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,7 +29,7 @@ def plot_attainment(
     `sweep` has a row for each configuration and rate: `rate_per_s`, `attainment` (0..1), and if known
     `label`, `ttft_attainment`, `tpot_attainment`, and `attainment_low` and `attainment_high`, the ends of a
     confidence interval. A line falls from the target where each configuration's goodput lies (see
-    `highest_rate`).
+    `highest_rate`); the legend has its value.
     """
     ax = axes_for(ax)
     table = sweep if "label" in sweep else sweep.assign(label="")
@@ -38,27 +38,22 @@ def plot_attainment(
     for label, colour in zip(labels, colours(len(labels)), strict=True):
         rows = table[table["label"].eq(label)].sort_values("rate_per_s")
         rate = rows["rate_per_s"].to_numpy(dtype=np.float64) / num_gpus
+        share = rows["attainment"].to_numpy(dtype=np.float64)
+        most = highest_rate(rate, share, target)
+        reached = f": goodput {most:.3g}" if np.isfinite(most) else ": no goodput"
         for column, line, name in LINES:
             if column in rows:
-                said = name if not label else (label if column == "attainment" else None)
+                said = name if not label else (f"{label}{reached}" if column == "attainment" else None)
                 ax.plot(
                     rate, rows[column], ls=line, color=colour, marker="o" if line == "-" else "", label=said
                 )
-        share = rows["attainment"].to_numpy(dtype=np.float64)
         if "attainment_low" in rows:
             ends = rows[["attainment_low", "attainment_high"]].to_numpy(dtype=np.float64)
             ax.vlines(rate, ends[:, 0], ends[:, 1], color=colour, lw=1.0)
-        most = highest_rate(rate, share, target)
         if np.isfinite(most):
             ax.vlines(most, 0.0, target, color=colour, lw=0.8)
-            ax.annotate(
-                f"goodput {most:.3g}",
-                (most, 0.0),
-                xytext=(2, 2),
-                textcoords="offset points",
-                color=colour,
-                fontsize=7.5,
-            )
+            if not label:
+                ax.plot([], [], color=colour, lw=0.8, label=f"goodput {most:.3g}")
     if labels != [""]:
         for column, line, name in LINES:
             if column in table:
@@ -67,7 +62,7 @@ def plot_attainment(
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     ax.set_xlabel("offered rate per GPU (req/s)" if num_gpus > 1 else "offered rate (req/s)")
     ax.set_ylabel("requests within SLO")
-    ax.legend(loc="lower left")
+    legend_above(ax, 3)
     return ax
 
 

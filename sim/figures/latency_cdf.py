@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from sim.figures.samples import METRICS, Metric, latency_s, missing
-from sim.figures.style import MUTED, axes_for, colours, new_figure, styled, tidy
+from sim.figures.style import MUTED, axes_for, colours, legend_above, new_figure, plain_log, styled, tidy
 from sim.metrics import FEW_ABOVE, is_thin
 
 Floats = npt.NDArray[np.float64]
@@ -21,6 +21,8 @@ Samples = pd.DataFrame | Sequence[float] | Floats
 MARKED = (50, 90, 99)
 """Percentiles marked on each curve."""
 POINTS = 2000
+FAR = 2.5
+"""A limit beyond so many times the slowest request is named but not drawn: it would flatten the curves."""
 
 
 @styled
@@ -59,9 +61,9 @@ def plot_latency_cdf(
     for key, limit_s in (slo or {}).items():
         _limit(ax, facts, metric, key, limit_s, tail)
     if any(hollow):
-        ax.plot([], [], "o", color=MUTED, mfc="white", label=f"fewer than {FEW_ABOVE} samples above")
+        ax.plot([], [], "o", color=MUTED, mfc="white", label=f"< {FEW_ABOVE} samples above")
     if legend and ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="lower left" if tail else "best")
+        legend_above(ax, 2)
     return ax
 
 
@@ -147,12 +149,7 @@ def _axes(ax: Axes, facts: Metric, tail: bool) -> None:
     ax.set_xlabel(facts.label)
     if facts.log and all(np.min(line.get_xdata(orig=False), initial=np.inf) > 0 for line in ax.lines):
         ax.set_xscale("log")
-        low, high = ax.get_xlim()
-        ax.xaxis.set_major_locator(
-            LogLocator(subs=(1.0, 2.0, 5.0) if high < 300.0 * low else (1.0,), numticks=12)
-        )
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        plain_log(ax.xaxis)
         ax.set_xlabel(f"{facts.name} ({facts.unit}, log)")
     if tail:
         ax.set_yscale("log")
@@ -172,18 +169,27 @@ def _limit(ax: Axes, facts: Metric, metric: str, key: str, limit_s: float, tail:
     if name != metric:
         return
     at = limit_s * facts.per_second
+    said = f"SLO {f'p{percentile} ' if percentile else ''}≤ {facts.text(limit_s)}"
+    slowest = max((np.max(line.get_xdata(orig=False), initial=0.0) for line in ax.lines), default=0.0)
+    if ax.get_xscale() == "linear" and 0.0 < FAR * slowest < at:
+        height, va = (0.98, "top") if tail else (0.02, "bottom")
+        ax.text(
+            0.99, height, f"{said} →", transform=ax.transAxes, ha="right", va=va, color=MUTED, fontsize=7.5
+        )
+        return
     ax.axvline(at, color=MUTED, ls="--", lw=1.0, zorder=1)
     if percentile:
         q = float(percentile) / 100.0
         ax.axhline(1.0 - q if tail else q, color=MUTED, lw=0.5, zorder=1)
     ax.annotate(
-        f"SLO {f'p{percentile} ' if percentile else ''}≤ {facts.text(limit_s)}",
-        xy=(at, 1.0),
+        said,
+        xy=(at, 0.02),
         xycoords=ax.get_xaxis_transform(),
-        xytext=(0, 2),
+        xytext=(-1, 0),
         textcoords="offset points",
-        ha="center",
+        ha="right",
         va="bottom",
+        rotation=90,
         color=MUTED,
         fontsize=7.5,
     )

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sim.figures.style import MUTED, axes_for, colours, styled
+from sim.figures.style import MUTED, axes_for, colours, legend_above, styled
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,8 +20,9 @@ def plot_pareto(
     """Draw each run as a point, one colour a configuration, and the frontier of all of them.
 
     `sweep` has a row for each run: `tokens_per_s_per_user` (1 / mean TPOT in s), `tokens_per_s_per_gpu`, and
-    if known `label` and `point`, a few letters written beside the point (such as TP2). `tpot_slo_s` draws the
-    speed that the SLO asks for.
+    if known `label`, `point`, a few letters written beside the point (such as TP2), and the ends of a
+    confidence interval, `tokens_per_s_per_gpu_low` and `…_high`. `tpot_slo_s` draws the speed that the SLO
+    asks for.
     """
     ax = axes_for(ax)
     table = sweep if "label" in sweep else sweep.assign(label="runs")
@@ -32,7 +33,11 @@ def plot_pareto(
     ax.plot(user[best], fleet[best], color=MUTED, lw=4.0, alpha=0.25, label="frontier", zorder=1)
     for label, colour in zip(labels, colours(len(labels)), strict=True):
         rows = table[table["label"].eq(label)].sort_values("tokens_per_s_per_user")
-        ax.plot(rows["tokens_per_s_per_user"], rows["tokens_per_s_per_gpu"], "o-", color=colour, label=label)
+        x, y = rows["tokens_per_s_per_user"], rows["tokens_per_s_per_gpu"]
+        ax.plot(x, y, "o-", color=colour, label=label)
+        if "tokens_per_s_per_gpu_low" in rows:
+            low, high = rows["tokens_per_s_per_gpu_low"], rows["tokens_per_s_per_gpu_high"]
+            ax.vlines(x, low, high, color=colour, lw=1.0)
     if "point" in table:
         for text, x, y in zip(table["point"], user, fleet, strict=True):
             ax.annotate(str(text), (x, y), xytext=(3, 3), textcoords="offset points", fontsize=7, color=MUTED)
@@ -42,7 +47,7 @@ def plot_pareto(
     ax.set_ylim(bottom=0.0)
     ax.set_xlabel("tokens/s/user (1 / mean TPOT)")
     ax.set_ylabel("output tokens/s/GPU")
-    ax.legend(loc="best")
+    legend_above(ax, 4)
     return ax
 
 

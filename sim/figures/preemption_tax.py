@@ -32,7 +32,7 @@ def plot_preemption_tax(sweep: pd.DataFrame, ax: Axes | Figure | None = None) ->
             ax.fill_between(kilo_tokens, low, high, color=colour, alpha=0.2, lw=0)
     ax.set_ylim(bottom=0.0)
     ax.set_xlabel("KV capacity (thousand tokens)")
-    ax.set_ylabel("recomputed tokens (% of computed)")
+    ax.set_ylabel("recomputed tokens (%)")
     if labels != [""]:
         ax.legend(loc="upper right")
     return ax

@@ -22,6 +22,8 @@ from sim.figures.style import (
 )
 
 MAX_ROWS = 40
+MAX_NOTES = 20
+"""With more rows there is no room for words beside each."""
 MOMENTS = ("arrival_s", "first_scheduled_s", "first_token_s", "last_token_s")
 KINDS = {
     "queued": (QUEUED, ""),
@@ -74,7 +76,7 @@ def plot_request_waterfall(
             bars = ax.barh(row, to_s - from_s, left=from_s, height=0.8, color=colour, label=kind)
             for bar in bars if hatch else ():
                 bar.set(hatch=hatch, edgecolor=PREFILL, linewidth=0.0)
-    if stalls is None:
+    if stalls is None and len(rows) <= MAX_NOTES:
         _say_preemptions(ax, rows)
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_yticks([])

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from sim.figures.envelope import column_of
 from sim.figures.style import (
     BLACK,
     DECODE,
@@ -22,7 +21,7 @@ from sim.figures.style import (
     limit_line,
     styled,
 )
-from sim.figures.timeline import step_spans
+from sim.figures.timeline import PIXELS_A_STRETCH, column_of, step_spans
 
 Floats = npt.NDArray[np.float64]
 
@@ -33,7 +32,8 @@ LAYERS = (
 )
 
 FAR = 3
-"""A budget more than so many times the highest bar is named but not drawn: it would flatten the bars."""
+"""A budget, or a largest step, of more than so many times the highest bar is named but not drawn: it would
+flatten the bars."""
 
 
 @styled
@@ -51,8 +51,8 @@ def plot_step_composition(
     Where steps overlap, in a pipeline, a bar begins when the one before ended. Steps that overlap [t0, t1]
     (seconds; None: no limit) are shown. `token_budget` draws `max_num_batched_tokens` as a line; `step_time`
     adds each step's time on a second axis. Where bars would be narrower than a pixel, they stand for equal
-    stretches of time instead and show the mean step in each, under a line at the largest. Raises ValueError
-    if the table holds several replicas. Returns the Axes.
+    stretches of time instead and show the mean step in each, before a grey one at the largest. Raises
+    ValueError if the table holds several replicas. Returns the Axes.
     """
     if len(steps["replica"].unique()) > 1:
         raise ValueError("steps of several replicas overlap: select one with steps[steps.replica == 0]")
@@ -65,11 +65,18 @@ def plot_step_composition(
     times_s = end_s - start_s
     tallest = float(tokens.sum(axis=0).max(initial=1.0))
     merged = len(start_s) > columns_of(ax)
+    beyond: list[str] = []
     if merged:
         start_s, end_s, tokens, times_s, largest = _columns(
-            start_s, end_s, tokens, times_s, columns_of(ax) // 2
+            start_s, end_s, tokens, times_s, columns_of(ax) // PIXELS_A_STRETCH
         )
-        _bars(ax, start_s, end_s, np.zeros_like(largest), largest, "#DCDCDC", "", "largest step")
+        tallest = float(tokens.sum(axis=0).max(initial=1.0))
+        most = float(largest.max(initial=0.0))
+        if most <= FAR * tallest:
+            _bars(ax, start_s, end_s, np.zeros_like(largest), largest, "#DCDCDC", "", "largest step")
+            tallest = most
+        else:
+            beyond.append(f"largest step {most:,.0f} ↑")
     bottom = np.zeros_like(start_s)
     for height, (_, label, colour, hatch) in zip(tokens, LAYERS, strict=True):
         if height.any():
@@ -80,8 +87,18 @@ def plot_step_composition(
         limit_line(ax, token_budget, f"token budget {token_budget:,}")
         top = max(tallest, float(token_budget))
     elif token_budget:
-        said = f"token budget {token_budget:,} ↑"
-        ax.text(0.995, 1.0, said, transform=ax.transAxes, ha="right", va="top", color=MUTED, fontsize=7.5)
+        beyond.append(f"token budget {token_budget:,} ↑")
+    if beyond:
+        ax.text(
+            0.995,
+            1.0,
+            ", ".join(beyond),
+            transform=ax.transAxes,
+            ha="right",
+            va="top",
+            color=MUTED,
+            fontsize=7.5,
+        )
     if len(start_s):
         ax.set_xlim(start_s[0] if t0 is None else t0, end_s[-1] if t1 is None else t1)
     ax.set_ylim(0.0, 1.1 * top)

@@ -14,7 +14,10 @@ from typing import Any, ParamSpec, TypeVar
 import matplotlib as mpl
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.legend import Legend
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK, YELLOW = "#E69F00", "#56B4E9", "#000000", "#F0E442"
@@ -27,6 +30,8 @@ MUTED = "#666666"
 """Grey of limits, targets and notes: whatever is not data."""
 
 WIDTH_IN, HEIGHT_IN = 5.0, 3.0
+COLUMN_IN = 85.0 / 25.4
+"""Width of one column of a printed page; every figure is legible at it, drawn so and not shrunk."""
 DPI = 150
 
 RC: dict[Any, Any] = {
@@ -120,8 +125,37 @@ def tidy(ax: Axes) -> Axes:
 
 def legend_above(ax: Axes, columns: int = 6) -> None:
     """A legend above the Axes, where no data lie; nothing if no artist has a label."""
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, **TIGHT)
+    handles, labels = ax.get_legend_handles_labels()
+    if handles:
+        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), **TIGHT}
+        fit_columns(ax, lambda count: ax.legend(handles, labels, ncols=count, **place), columns)
+
+
+def fit_columns(ax: Axes, make: Callable[[int], Legend], columns: int) -> None:
+    """Make a legend of at most `columns` columns, fewer where they would not fit between the Axes' left spine
+    and its right end, once its labels have taken their room.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    whole = figure_of(ax).get_figure(root=True)
+    renderer = FigureCanvasAgg(whole).get_renderer()  # type: ignore[no-untyped-call]
+    columns_of_axes = len({round(other.get_position().x0, 2) for other in whole.axes})
+    label, ticks = ax.yaxis.get_tightbbox(renderer), ax.bbox.x0
+    room = whole.bbox.width / columns_of_axes - (0.0 if label is None else max(0.0, ticks - label.x0))
+    for count in range(columns, 0, -1):
+        legend = make(count)
+        if count == 1 or legend.get_window_extent(renderer).width <= 0.97 * room:
+            return
+        legend.remove()
+
+
+def plain_log(axis: Axis) -> None:
+    """Numbers in full on a log axis, at 1, 2 and 5 of each decade where there are few decades."""
+    low, high = sorted(axis.get_view_interval())
+    subs = (1.0, 2.0, 5.0) if high < 300.0 * low else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=12))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def limit_line(ax: Axes, at: float, text: str) -> None:

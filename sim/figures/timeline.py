@@ -1,8 +1,14 @@
-"""What every timeline shares: when a step began and ended, one panel for each replica, the shaded warm-up."""
+"""What every timeline shares: when a step began and ended, how a curve of a million steps is drawn, a panel
+for each replica, the shaded warm-up.
+
+A curve of more steps than a figure has pixels is drawn as its mean over equal stretches of time, with a pale
+band from the lowest to the highest value in each: no spike is lost, and the line says how it mostly was.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,15 +16,28 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sim.figures.style import MUTED, TIGHT, axes_for, figure_of, legend_above, panels_for
+from sim.figures.style import (
+    MUTED,
+    TIGHT,
+    axes_for,
+    columns_of,
+    figure_of,
+    fit_columns,
+    legend_above,
+    panels_for,
+)
 
 Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
 
 MAX_PANELS = 12
 """A fleet of more replicas is shown by this many, evenly chosen, and the figure says so."""
 
 ROUNDING_S = 1e-7
 """Gaps up to this come from times rounded to the nanosecond, not from an engine that idled."""
+
+PIXELS_A_STRETCH = 4
+"""How wide a stretch is of which a long curve shows the mean."""
 
 
 def step_spans(steps: pd.DataFrame) -> tuple[Floats, Floats]:
@@ -39,6 +58,67 @@ def step_curve(steps: pd.DataFrame, values: Floats, idle: float | None = None) -
         gap = np.flatnonzero(start_s[1:] - end_s[:-1] > ROUNDING_S)
         x, y = np.insert(x, gap + 1, end_s[gap]), np.insert(y, gap + 1, idle)
     return np.maximum.accumulate(x), y
+
+
+def fleet_curve(steps: pd.DataFrame, column: str, idle: float | None = None) -> tuple[Floats, Floats]:
+    """Points of the sum of `step_curve` over all replicas; a replica counts 0 before and after its steps."""
+    moments, changes = [], []
+    for replica in np.unique(steps["replica"].to_numpy()):
+        rows = steps[steps["replica"].eq(int(replica))]
+        x, y = step_curve(rows, rows[column].to_numpy(dtype=np.float64), idle)
+        moments.append(x)
+        changes.append(np.append(np.diff(y[:-1], prepend=0.0), -y[-1]))
+    if not moments:
+        return np.empty(0), np.empty(0)
+    x, change = np.concatenate(moments), np.concatenate(changes)
+    order = np.argsort(x, kind="stable")
+    x, y = x[order], np.cumsum(change[order])
+    last = np.append(x[1:] > x[:-1], True)
+    y = np.where(np.abs(y) < 1e-9, 0.0, y)
+    return x[last], y[last]
+
+
+def stretches(x: Floats, y: Floats, edges: Floats) -> tuple[Floats, Floats, Floats]:
+    """Mean over time, lowest and highest value of a step function between each two edges.
+
+    `x` ascends; the function is y[i] from x[i] up to x[i + 1], and keeps its first and last value outside.
+    """
+    area = np.concatenate(([0.0], np.cumsum(y[:-1] * np.diff(x))))
+    before, after = np.minimum(edges - x[0], 0.0) * y[0], np.maximum(edges - x[-1], 0.0) * y[-1]
+    mean = np.diff(np.interp(edges, x, area) + before + after) / np.diff(edges)
+    at_edge = np.clip(np.searchsorted(x, edges[:-1], side="right") - 1, 0, None)
+    low, high = y[at_edge].copy(), y[at_edge].copy()
+    place = np.searchsorted(edges, x, side="right") - 1
+    inside = (place >= 0) & (place < len(low))
+    np.minimum.at(low, place[inside], y[inside])
+    np.maximum.at(high, place[inside], y[inside])
+    return np.clip(mean, low, high), low, high
+
+
+def draw_curve(
+    ax: Axes, x: Floats, y: Floats, *, colour: str, label: str, line: str = "-", band: bool = True
+) -> tuple[Floats, Floats]:
+    """Draw a step function whole, or if it has more points than can be told apart its mean and its band.
+
+    Returns the points of the line drawn, so that an area can be laid below it.
+    """
+    columns = columns_of(ax)
+    if len(x) > 2 * columns:
+        edges = np.linspace(x[0], x[-1], columns // PIXELS_A_STRETCH + 1)
+        mean, low, high = stretches(x, y, edges)
+        x = edges
+        if band:
+            low, high = np.append(low, low[-1]), np.append(high, high[-1])
+            ax.fill_between(x, low, high, step="post", color=colour, alpha=0.25, lw=0)
+        y = np.append(mean, mean[-1])
+    ax.plot(x, y, color=colour, ls=line, drawstyle="steps-post", label=label)
+    return x, y
+
+
+def column_of(x: Floats, start: float, end: float, columns: int) -> Indices:
+    """Which of `columns` equal parts of [start, end] each value of `x` lies in (outside: the nearest)."""
+    scale = columns / (end - start) if end > start else 0.0
+    return np.clip(((x - start) * scale).astype(np.intp), 0, columns - 1)
 
 
 def per_replica(
@@ -83,7 +163,9 @@ def per_replica(
     }
     if len(shown) < len(replicas):
         legend[f"{len(shown)} of {len(replicas)} replicas"] = axes[0].plot([], [], " ")[0]
-    figure.legend(list(legend.values()), list(legend), loc="outside upper left", ncols=columns, **TIGHT)
+    place: dict[str, Any] = {"loc": "outside upper left", **TIGHT}
+    handles, labels = list(legend.values()), list(legend)
+    fit_columns(axes[0], lambda count: figure.legend(handles, labels, ncols=count, **place), columns)
     return axes[0]
 
 

@@ -71,12 +71,18 @@ def test_a_percentile_with_fewer_than_ten_samples_above_is_hollow(n, hollow):
     ax = plot_latency_cdf(np.linspace(1.0, 2.0, n))
     assert [q for q, fill in marks(ax).items() if fill == "white"] == hollow
     said = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert ("fewer than 10 samples above" in said) == bool(hollow)
+    assert ("< 10 samples above" in said) == bool(hollow)
 
 
 def test_the_slo_lines_are_those_of_this_metric():
     ax = plot_latency_cdf([0.1, 0.2], metric="tpot", slo={"ttft_p99": 1.0, "tpot_p90": 0.04, "e2e": 3.0})
     assert [text.get_text() for text in ax.texts] == ["SLO p90 ≤ 40 ms"]
+
+
+def test_a_limit_far_beyond_the_slowest_is_named_and_leaves_the_curve_its_width():
+    ax = plot_latency_cdf([0.01, 0.02], metric="tpot", slo={"tpot_p99": 0.2})
+    assert [text.get_text() for text in ax.texts] == ["SLO p99 ≤ 200 ms →"]
+    assert ax.get_xlim()[1] < 25.0
 
 
 def test_thinning_keeps_exact_points_and_the_whole_tail():

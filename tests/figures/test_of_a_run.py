@@ -31,10 +31,9 @@ def test_the_kv_figure_never_exceeds_the_pool(result):
     blocks = result.setup.num_gpu_blocks
     held = result.steps["kv_used_blocks"] + result.steps["kv_cached_blocks"]
     assert held.max() <= blocks
-    used = next(
-        line for line in plot_kv_timeline(result.steps, num_blocks=blocks).lines if line.get_label() == "used"
-    )
-    assert max(used.get_ydata()) == pytest.approx(100 * result.steps["kv_used_blocks"].max() / blocks)
+    few = result.steps.iloc[:400]
+    used = next(line for line in plot_kv_timeline(few, num_blocks=blocks).lines if line.get_label() == "used")
+    assert max(used.get_ydata()) == pytest.approx(100 * few["kv_used_blocks"].max() / blocks)
 
 
 def test_back_to_back_steps_leave_no_gaps_in_the_load(result):

@@ -77,6 +77,8 @@ def test_step_times_are_on_a_second_axis_in_milliseconds():
 
 def test_merged_steps_keep_their_mean_and_their_largest():
     steps = make_steps(20_000).assign(step_time_s=0.02, t_s=lambda table: 0.02 * (table.index + 1.0))
+    steps["prefill_tokens"] = steps["prefill_tokens"].clip(upper=40)
+    steps["recompute_tokens"] = 0
     ax = plot_step_composition(steps)
     total = steps["decode_tokens"] + steps["prefill_tokens"] + steps["recompute_tokens"]
     assert rectangles(ax, "largest step")[:, 3].max() == total.max()
@@ -110,3 +112,12 @@ def test_steps_of_several_replicas_are_refused():
 
 def test_a_run_without_steps_draws_empty_axes():
     assert plot_step_composition(make_steps().iloc[:0]).get_ylabel() == "tokens in step"
+
+
+def test_a_largest_step_far_above_the_mean_is_named_and_leaves_the_mean_its_height():
+    steps = make_steps(20_000).assign(prefill_tokens=0, recompute_tokens=0)
+    steps.loc[7, "prefill_tokens"] = 6000
+    ax = plot_step_composition(steps)
+    largest = 6000 + steps.loc[7, "decode_tokens"]
+    assert [text.get_text() for text in ax.texts] == [f"largest step {largest:,} ↑"]
+    assert ax.get_ylim()[1] < 100

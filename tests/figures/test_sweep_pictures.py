@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -9,14 +10,18 @@ from matplotlib.figure import Figure
 from sim.figures import (
     latency_parts,
     plot_attainment,
+    plot_capacity_cost,
     plot_decomposition,
+    plot_fairness,
+    plot_kv_cliff,
+    plot_latency_throughput,
     plot_pareto,
     plot_preemption_tax,
     plot_preemptions_per_request,
     plot_saturation,
     plot_slo_heatmap,
 )
-from sim.figures.style import RC, blank_figure
+from sim.figures.style import COLUMN_IN, RC, blank_figure
 from tests.figures.helpers import make_requests
 
 picture = pytest.mark.mpl_image_compare(
@@ -124,4 +129,66 @@ def test_preemption_tax_of_two_policies() -> Figure:
 def test_decomposition_by_band() -> Figure:
     figure = blank_figure()
     plot_decomposition(latency_parts(make_requests(1000), "ttft"), figure)
+    return figure
+
+
+@picture
+def test_latency_over_throughput_with_a_thin_percentile() -> Figure:
+    figure = blank_figure()
+    sweep = make_sweep().assign(output_throughput=lambda t: 250.0 * t["request_throughput"])
+    sweep["median_ttft_ms"] = [40.0, 45, 60, 400, 9000, 50, 52, 58, 120, 3000]
+    sweep["p99_ttft_ms"] = 4.0 * sweep["median_ttft_ms"]
+    sweep["p99_ttft_ms_low"], sweep["p99_ttft_ms_high"] = (
+        0.8 * sweep["p99_ttft_ms"],
+        1.3 * sweep["p99_ttft_ms"],
+    )
+    sweep["completed"] = [400, 800, 1200, 1600, 2000] * 2
+    plot_latency_throughput(sweep, figure, slo_s=1.0)
+    return figure
+
+
+@picture
+def test_capacity_for_the_money_at_column_width() -> Figure:
+    figure = blank_figure(COLUMN_IN, 2.2)
+    table = pd.DataFrame(
+        {
+            "label": ["4 × A", "8 × B", "1 × C"],
+            "capacity_per_s": [60.0, 55.0, float("nan")],
+            "capacity_low": [57.0, 50.0, float("nan")],
+            "capacity_high": [62.0, 58.0, float("nan")],
+            "cost_per_h": [16.0, 20.0, 7.0],
+        }
+    )
+    plot_capacity_cost(table, figure)
+    return figure
+
+
+@picture
+def test_fairness_of_two_policies_towards_two_classes() -> Figure:
+    figure = blank_figure()
+    fcfs = make_requests(1500).assign(
+        **{"class": lambda t: np.where(t["request_id"] % 8 == 0, "batch", "chat")}
+    )
+    first = fcfs.assign(first_token_s=fcfs["first_token_s"] + np.where(fcfs["class"].eq("batch"), 2.0, 0.0))
+    plot_fairness({"fcfs": fcfs, "chat first": first}, figure)
+    return figure
+
+
+def make_cliff() -> pd.DataFrame:
+    """Two seeds of p99 and median TTFT over KV blocks, with a cliff at 1,000."""
+    blocks = np.arange(800.0, 1250.0, 50.0)
+    p99 = 80.0 + 3000.0 / (1.0 + np.exp((blocks - 1000.0) / 25.0))
+    seeds = [
+        pd.DataFrame(
+            {"kv_blocks": blocks, "p99_ttft_ms": p99 * factor, "median_ttft_ms": 40.0, "completed": 400}
+        )
+        for factor in (0.9, 1.1)
+    ]
+    return pd.concat(seeds, ignore_index=True)
+
+
+@picture
+def test_the_kv_cliff_of_two_seeds_at_column_width() -> Figure:
+    figure = blank_figure(COLUMN_IN, 2.4)
+    plot_kv_cliff(make_cliff(), figure, slo_s=1.0)
     return figure

@@ -9,12 +9,17 @@ import pytest
 from sim.figures import (
     latency_parts,
     plot_attainment,
+    plot_capacity_cost,
     plot_decomposition,
+    plot_fairness,
+    plot_latency_throughput,
     plot_preemption_tax,
     plot_preemptions_per_request,
     plot_slo_heatmap,
 )
 from sim.figures.attainment import highest_rate
+from sim.figures.fairness import jain_of_classes, longest_wait_s, percentile_interval
+from sim.figures.kv_cliff import Fall, steepest
 from sim.figures.pareto import frontier
 from sim.figures.samples import latency_s
 from sim.figures.saturation import knee
@@ -106,3 +111,82 @@ def test_bands_hold_every_request_once_and_their_bars_are_means():
     queued, running = ax.containers
     assert [bar.get_height() for bar in queued] == [24.5, 69.5, 94.0, 99.0]
     assert [bar.get_y() for bar in running] == [24.5, 69.5, 94.0, 99.0]
+
+
+def test_the_latency_of_an_overloaded_engine_bends_back_in_order_of_load():
+    """Beyond saturation throughput falls again: points are joined by rate, not by throughput."""
+    table = pd.DataFrame(
+        {
+            "rate_per_s": [3.0, 1.0, 2.0],
+            "output_throughput": [180.0, 100.0, 200.0],
+            "median_ttft_ms": [900.0, 30.0, 100.0],
+            "p99_ttft_ms": [9000.0, 60.0, 500.0],
+            "completed": [2000, 500, 2000],
+        }
+    )
+    ax = plot_latency_throughput(table)
+    p50, p99 = (line for line in ax.lines if len(line.get_xdata()) == 3)
+    assert p50.get_xdata().tolist() == [100.0, 200.0, 180.0]
+    assert p99.get_ydata().tolist() == [0.06, 0.5, 9.0]
+    hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in hollow] == [(100.0, 0.06)]
+
+
+def test_what_a_dollar_buys_is_capacity_over_cost_and_the_most_comes_first():
+    table = pd.DataFrame(
+        {
+            "label": ["dear", "cheap", "hopeless"],
+            "capacity_per_s": [10.0, 5.0, np.nan],
+            "cost_per_h": [36.0, 9.0, 1.0],
+        }
+    )
+    ax = plot_capacity_cost(table)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["cheap", "dear", "hopeless"]
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx([2.0, 1.0, 0.0])
+    assert ax.texts[-1].get_text() == "no rate keeps the SLO"
+
+
+def served(name: str, waited_s: float, tokens_per_s: float) -> dict[str, object]:
+    return {"class": name, "arrival_s": 0.0, "first_scheduled_s": waited_s, "first_token_s": waited_s,
+            "last_token_s": 10.0, "output_tokens": 10.0 * tokens_per_s, "status": "finished"}  # fmt: skip
+
+
+def test_jains_index_is_one_for_equals_and_one_half_if_one_of_two_gets_all():
+    assert jain_of_classes(pd.DataFrame([served("a", 0, 5), served("b", 0, 5)])) == pytest.approx(1.0)
+    unequal = pd.DataFrame([served("a", 0, 1e6), served("b", 0, 1e-3)])
+    assert jain_of_classes(unequal) == pytest.approx(0.5, abs=1e-6)
+
+
+def test_who_was_never_scheduled_has_waited_to_the_end():
+    table = pd.DataFrame([served("a", 2.0, 1), served("a", np.nan, 1), served("a", np.nan, 1)])
+    table.loc[2, "status"] = "rejected"
+    assert longest_wait_s(table) == 10.0
+    assert longest_wait_s(table, end_s=50.0) == 50.0
+    assert longest_wait_s(table.iloc[[0, 2]]) == 2.0
+
+
+def test_fairness_marks_the_percentile_of_each_class_where_it_lies():
+    requests = make_requests(2400).assign(**{"class": lambda t: np.where(t["request_id"] % 2, "odd", "even")})
+    ax = plot_fairness(requests)
+    dots = [line for line in ax.lines if line.get_marker() == "o" and len(line.get_xdata())]
+    for name, dot in zip(("even", "odd"), dots, strict=True):
+        of = latency_s(requests[requests["class"].eq(name)], "ttft")
+        assert dot.get_xdata()[0] == pytest.approx(np.percentile(of, 99))
+        assert dot.get_markerfacecolor() != "white"
+
+
+def test_the_interval_of_a_percentile_covers_it_as_often_as_it_says():
+    rng = np.random.default_rng(5)
+    truth = -np.log(0.1)  # p90 of an exponential
+    covered = [
+        low <= truth <= high
+        for low, high in (percentile_interval(rng.exponential(size=400), 90.0) for _ in range(600))
+    ]
+    assert 0.93 <= np.mean(covered) <= 0.99
+
+
+def test_the_cliff_is_where_least_blocks_cost_most():
+    blocks, latency = array(800, 1000, 1050, 1100), array(100.0, 50.0, 10.0, 9.0)
+    assert steepest(blocks, latency) == Fall(1050.0, 1000.0, 5.0)
+    assert steepest(blocks, array(1, 2, 3, 4)) is None
+    assert steepest(array(100, 200), array(9.0, 1.0)) is None, "half the blocks less is no small step"

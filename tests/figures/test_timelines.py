@@ -1,4 +1,4 @@
-"""F7 and F8 show every step's state, thinned only where no pixel can tell."""
+"""F7 and F8 show every step's state, and of long runs the mean with its extremes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.figures import plot_kv_timeline, plot_load_timeline
-from sim.figures.envelope import column_of, envelope
-from sim.figures.timeline import step_curve
+from sim.figures.timeline import fleet_curve, step_curve, stretches
 from tests.figures.helpers import make_fleet, make_steps
 
 
@@ -84,9 +83,9 @@ def test_a_fleet_does_not_fit_one_axes():
 def test_a_long_run_keeps_its_spikes():
     steps = make_steps(300_000)
     steps.loc[123_456, "num_waiting"] = 777
-    curve = line(plot_load_timeline(steps), "waiting")
-    assert len(curve.get_xdata()) < 5000
-    assert curve.get_ydata().max() == 777
+    ax = plot_load_timeline(steps)
+    assert len(line(ax, "waiting").get_xdata()) < 5000
+    assert max(band.get_paths()[0].vertices[:, 1].max() for band in ax.collections) == 777
 
 
 def test_a_run_without_steps_draws_empty_axes():
@@ -94,19 +93,65 @@ def test_a_run_without_steps_draws_empty_axes():
         assert plot(make_steps().iloc[:0]).get_xlabel() == "time (s)"
 
 
+def test_a_long_run_is_its_mean_over_time_within_its_extremes():
+    """Two runs of one load, one of them told in ten times as many steps, look the same."""
+    moments = np.arange(20_000.0)
+    running = np.where(moments % 2 == 0, 1, 9)
+    steps = make_steps(20_000).assign(t_s=moments + 1.0, step_time_s=1.0, num_running=running)
+    ax = plot_load_timeline(steps)
+    curve = line(ax, "running")
+    assert len(curve.get_xdata()) < 1000
+    assert np.abs(curve.get_ydata() - 5.0).max() < 0.5
+    band = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (1.0, 9.0)
+
+
+def test_runs_side_by_side_are_a_colour_each_and_their_fleets_are_summed():
+    runs = {"one": make_steps(100), "three": make_fleet(3, n=100)}
+    ax = plot_load_timeline(runs)
+    solid = {line.get_label(): line for line in ax.lines if line.get_label() in runs}
+    assert len({line.get_color() for line in solid.values()}) == 2
+    assert solid["one"].get_ydata()[:-1].max() == runs["one"]["num_running"].max()
+    assert solid["three"].get_ydata().max() <= 3 * runs["three"]["num_running"].max()
+    assert "waiting" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_runs_side_by_side_share_a_kv_axis_in_per_cent_of_their_own_pools():
+    runs = {"one": make_steps(100), "three": make_fleet(3, n=100)}
+    ax = plot_kv_timeline(runs, num_blocks={"one": 1000, "three": 2000})
+    heights = {line.get_label(): line.get_ydata().max() for line in ax.lines if line.get_label() in runs}
+    assert heights["one"] == pytest.approx(runs["one"]["kv_used_blocks"].max() / 10)
+    assert heights["three"] <= runs["three"]["kv_used_blocks"].max() / 20
+    assert ax.get_ylabel() == "KV blocks in use (%)"
+
+
+def test_a_fleet_is_the_sum_of_its_replicas_at_every_moment():
+    fleet = make_fleet(3, n=50)
+    x, y = fleet_curve(fleet, "num_running")
+    for moment in np.linspace(0.0, fleet["t_s"].max() * 0.999, 37):
+        total = 0.0
+        for _, rows in fleet.groupby("replica"):
+            at, value = step_curve(rows, rows["num_running"].to_numpy(dtype=float))
+            place = np.searchsorted(at, moment, side="right") - 1
+            total += value[place] if 0 <= place < len(at) - 1 else 0.0
+        assert y[np.searchsorted(x, moment, side="right") - 1] == total
+    assert y[-1] == 0.0
+
+
 @given(
-    st.lists(st.floats(0, 100), min_size=1, max_size=400),
-    st.lists(st.integers(-50, 50), min_size=400, max_size=400),
-    st.integers(1, 20),
+    st.lists(st.integers(0, 1000), min_size=2, max_size=60, unique=True),
+    st.lists(st.integers(-50, 50), min_size=60, max_size=60),
+    st.integers(1, 12),
 )
-def test_every_pixel_column_keeps_its_first_last_lowest_and_highest(times, heights, columns):
-    x = np.sort(np.array(times))
-    y = np.array(heights[: len(x)], dtype=np.float64)
-    keep = envelope(x, y, columns)
-    assert np.all(np.diff(keep) > 0)
-    assert len(keep) <= max(4 * columns, 1)
-    column = column_of(x, x[0], x[-1], columns)
-    for c in np.unique(column):
-        all_of, kept = np.flatnonzero(column == c), keep[column[keep] == c]
-        assert {kept[0], kept[-1]} == {all_of[0], all_of[-1]}
-        assert (y[kept].min(), y[kept].max()) == (y[all_of].min(), y[all_of].max())
+def test_a_stretch_has_the_mean_and_the_extremes_that_a_fine_comb_finds(times, heights, count):
+    x, y = np.sort(np.array(times, dtype=float)), np.array(heights[: len(times)], dtype=float)
+    edges = np.linspace(x[0], x[-1], count + 1)
+    mean, low, high = stretches(x, y, edges)
+    comb = (np.arange(0, 5000) + 0.5) / 5000
+    for i in range(count):
+        moments = edges[i] + comb * (edges[i + 1] - edges[i])
+        values = y[np.searchsorted(x, moments, side="right") - 1]
+        assert mean[i] == pytest.approx(values.mean(), abs=0.05 * 100)
+        assert low[i] <= values.min()
+        assert values.max() <= high[i]
+    assert np.dot(mean, np.diff(edges)) == pytest.approx(np.dot(y[:-1], np.diff(x)), abs=1e-6)
