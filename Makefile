@@ -4,13 +4,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test check lint types contracts bench conform notebooks clean
+.PHONY: run test nightly check lint types contracts bench conform notebooks clean
 
 run: $(VENV)/.installed           ## run the quickstart scenario
 	$(BIN)/dryserve run quickstart
 
 test: $(VENV)/.installed-dev      ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --mpl
+
+nightly: $(VENV)/.installed-dev   ## the tests that take many minutes
+	$(BIN)/python -m pytest -n 2 --dist load -m nightly
 
 check: lint types contracts test  ## everything that must hold before a change lands
 

@@ -8,6 +8,7 @@ alone, so that one which kills its worker is told from those that ran beside it.
 from __future__ import annotations
 
 import pickle
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -80,7 +81,7 @@ def _with_deaths(
                 waiting.pop(done.key, None)
                 alone.pop(done.key, None)
                 yield done
-        except _worker_death():
+        except _worker_deaths():
             lost = {key: batch[key] for key in started if key in waiting or key in alone}
             if not lost:
                 raise  # no point was under way: starting workers fails, and would again
@@ -117,11 +118,12 @@ def _parallel(
             results.close()
 
 
-def _worker_death() -> type[BaseException]:
+def _worker_deaths() -> tuple[type[BaseException], ...]:
+    """What a call of joblib raises when a worker has died. Dask runs such tasks again by itself."""
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
-    broken: type[BaseException] = BrokenProcessPool  # its subclass TerminatedWorkerError: a worker was killed
-    return broken
+    lost = sys.modules.get("sim.experiments.backends_ray")
+    return (BrokenProcessPool,) if lost is None else (BrokenProcessPool, lost.ActorLostError)
 
 
 @contextmanager
@@ -150,8 +152,7 @@ def _dask(place: Place, stack: ExitStack) -> Callable[[], dict[str, Any]]:
             Client(place.address, timeout=_CONNECT_S, set_as_default=False)  # type: ignore[no-untyped-call]
         )
     except (OSError, ValueError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise input_error(f"no Dask scheduler answers there: {reason}", where=where) from None
+        raise input_error(f"no Dask scheduler answers there: {_first_line(error)}", where=where) from None
     if not client.ncores():
         try:
             client.wait_for_workers(1, timeout=_CONNECT_S)
@@ -162,4 +163,22 @@ def _dask(place: Place, stack: ExitStack) -> Callable[[], dict[str, Any]]:
 
 
 def _ray(place: Place, stack: ExitStack) -> Callable[[], dict[str, Any]]:
-    raise input_error("is not there yet", where="--backend ray")
+    try:
+        import ray
+
+        from sim.experiments.backends_ray import CarefulRayBackend
+    except ImportError:
+        raise input_error("needs ray: pip install 'dryserve[ray]'", where="--backend ray") from None
+    where = f"--address {place.address}" if place.address else "--backend ray"
+    if not ray.is_initialized():
+        try:
+            ray.init(address=place.address or "auto", log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise input_error(f"no Ray cluster answers there: {_first_line(error)}", where=where) from None
+        stack.callback(ray.shutdown)
+    joblib.register_parallel_backend("dryserve-ray", CarefulRayBackend)
+    return lambda: {"backend": "dryserve-ray"}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,26 @@
+"""Statistics of simulation output: intervals, warm-up, run length, and when to say nothing.
+
+Own short code, for no maintained library has these; only the quantiles of Student's t come from scipy. Each
+is tested on queues whose answers are known.
+"""
+
+from sim.statistics.batch_means import batch_means
+from sim.statistics.intervals import Interval, paired_difference, replication_interval
+from sim.statistics.percentiles import Trust, trust_in_percentile
+from sim.statistics.precision import replications_needed, two_stage_interval
+from sim.statistics.proportions import wilson_interval
+from sim.statistics.warm_up import WarmUp, mser5
+
+__all__ = [
+    "Interval",
+    "Trust",
+    "WarmUp",
+    "batch_means",
+    "mser5",
+    "paired_difference",
+    "replication_interval",
+    "replications_needed",
+    "trust_in_percentile",
+    "two_stage_interval",
+    "wilson_interval",
+]

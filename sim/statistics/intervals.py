@@ -1,0 +1,89 @@
+"""Confidence intervals of a mean from independent replications, and of a difference from paired ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import isfinite, nan, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = Sequence[float] | NDArray[np.float64]
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate and the ends of its interval at confidence `level`, from `size` values.
+
+    The ends are NaN where there are too few values to say anything about the error.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    size: int
+    level: float = LEVEL
+
+    @property
+    def half_width(self) -> float:
+        """Half the length of the interval."""
+        return (self.high - self.low) / 2
+
+    @property
+    def relative(self) -> float:
+        """The half-width as a share of the estimate; NaN if that is zero."""
+        return self.half_width / abs(self.estimate) if self.estimate else nan
+
+    def holds(self, value: float) -> bool:
+        """Whether a value lies in the interval; false if there is no interval."""
+        return self.low <= value <= self.high
+
+    @property
+    def is_above_or_below_zero(self) -> bool:
+        """Whether zero lies outside: of a difference, whether one is shown at this level."""
+        return isfinite(self.low) and not self.holds(0.0)
+
+
+@cache
+def student_t(level: float, degrees: int) -> float:
+    """The factor of a two-sided interval: `level` of Student's t with these degrees of freedom lie within."""
+    from scipy.stats import t
+
+    return float(t.ppf((1 + level) / 2, degrees))
+
+
+def interval_around(
+    estimate: float, variance: float, size: int, degrees: int, level: float = LEVEL
+) -> Interval:
+    """The t interval of a mean of `size` values with this sample variance, known to `degrees` of freedom."""
+    half = student_t(level, degrees) * sqrt(variance / size)
+    return Interval(estimate, estimate - half, estimate + half, size, level)
+
+
+def replication_interval(values: Values, level: float = LEVEL) -> Interval:
+    """The interval of the mean of independent replications: mean ± t(n − 1) · s / √n.
+
+    Values that are not finite, as of a replication in which nothing finished, leave an estimate of NaN: their
+    loss would not be random. One value has no interval; none is NaN altogether.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if not len(array) or not np.isfinite(array).all():
+        return Interval(nan, nan, nan, len(array), level)
+    if len(array) == 1:
+        return Interval(float(array[0]), nan, nan, 1, level)
+    return interval_around(float(array.mean()), float(array.var(ddof=1)), len(array), len(array) - 1, level)
+
+
+def paired_difference(first: Values, second: Values, level: float = LEVEL) -> Interval:
+    """The interval of the mean of `second` − `first`, pair by pair.
+
+    Pairs are replications with the same seed: what both have in common, such as the arrivals, cancels. Raises
+    ValueError if the lengths differ.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"pairs need equally many values, not {len(first)} and {len(second)}")
+    return replication_interval(np.asarray(second, dtype=np.float64) - np.asarray(first), level)
