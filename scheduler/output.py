@@ -44,6 +44,7 @@ class SchedulerOutput:
         "step_number",
         "token_budget",
         "total_num_scheduled_tokens",
+        "turned_away",
     )
 
     def __init__(
@@ -74,6 +75,8 @@ class SchedulerOutput:
         """Requests that ended since the previous step."""
         self.total_num_scheduled_tokens = 0
         self.num_recomputed_tokens = 0
+        self.turned_away: tuple[Request, bool] | None = None
+        """The waiting request at which admission ended, and whether for want of blocks, not of tokens."""
         self.running_orders: list[int] = []
         """The places of `requests` in the running list when the step was planned, if there is a cohort. Who
         is preempted and comes back while the step is in flight stands elsewhere by then.

@@ -233,11 +233,13 @@ class Scheduler:
             computed = request.num_computed_tokens + hits.num_tokens + external.num_tokens
             num_tokens = 0 if external.asynchronous else self._tokens_admitted(request, computed, output)
             if num_tokens is None:
+                output.turned_away = request, False
                 break
             if num_tokens == 0 and not external.asynchronous:
                 self._set_aside(request)
                 continue
             if not self._allocate(request, num_tokens, hits, external):
+                output.turned_away = request, True
                 break
             waiting.take_head()
             if external.asynchronous:

@@ -17,7 +17,7 @@ def render(summary: Summary) -> str:
     """The screen for a summary; without a final newline."""
     lines = [*_counts(summary), *_latencies(summary), *_engine(summary), *_slo(summary)]
     lines += [*_classes(summary), *_ends(summary)]
-    return "\n".join([*lines, "=" * WIDTH, *_footer(summary)])
+    return "\n".join([*lines, "=" * WIDTH, *footer(summary)])
 
 
 def _counts(summary: Summary) -> Iterator[str]:
@@ -117,7 +117,8 @@ def _ends(summary: Summary) -> Iterator[str]:
         yield f"  {count} x {reason}"
 
 
-def _footer(summary: Summary) -> Iterator[str]:
+def footer(summary: Summary) -> Iterator[str]:
+    """What every answer carries: release, loop, seed, warm-up, calibration, its error, and notes."""
     warmup_s = summary["warmup_s"]
     warmup = f"warm-up {warmup_s:g} s removed" if warmup_s else "no warm-up removed"
     yield (

@@ -11,6 +11,7 @@ import numpy as np
 
 from cost_models.shapes import BOUNDS
 from sim.cluster.router import make_router
+from sim.cluster.watched import Watch
 from sim.cluster.world import Progress, World
 from sim.engine_setup import EngineSetup, engine_setup
 from sim.error_bands import band_summary
@@ -21,7 +22,7 @@ from sim.metrics import RequestTimes, request_times
 from sim.policy_setup import policy_notes
 from sim.preemptions import preemption_notes, preemption_summary, preemption_table
 from sim.random_streams import streams
-from sim.recorder import STEP_FIELDS, Status
+from sim.recorder import STEP_FIELDS, Recorder, Status, TokenTimes
 from sim.scenario import Scenario, SloTarget
 from sim.scenario.rules import mirrored
 from sim.summary import EngineTotals, Json, summarize
@@ -69,8 +70,12 @@ def simulate_workload(
     progress: Progress | None = None,
     keep_steps: bool = True,
     plain: bool = False,
+    watch: Watch | None = None,
 ) -> RunResult:
-    """Run these requests, in place of those that the scenario describes, on the scenario's cluster."""
+    """Run these requests, in place of those that the scenario describes, on the scenario's cluster.
+
+    `watch` takes note of what every request waits for; the results are the same.
+    """
     world = World(
         workload,
         replica_with_features(scenario, setup.replica, workload),
@@ -80,6 +85,7 @@ def simulate_workload(
         warmup_s=scenario.warmup_s,
         check=check,
         plain=plain,
+        watch=watch,
     )
     clock_s = world.run(scenario.horizon_s, progress)
     return RunResult(scenario, setup, workload, world, clock_s)
@@ -107,6 +113,16 @@ class RunResult:
         """The deadlock or livelock that ended the run, if one did."""
         self._engines = [replica.engine for replica in world.replicas]
         self._tokens = world.recorder.token_times()
+
+    @property
+    def recording(self) -> tuple[Recorder, TokenTimes]:
+        """Everything that was written down, and the times of all tokens: for analyses of a run."""
+        return self._recorder, self._tokens
+
+    @property
+    def times(self) -> RequestTimes:
+        """The times of every request of the workload, by id, exact."""
+        return self._times
 
     @cached_property
     def _times(self) -> RequestTimes:

@@ -18,6 +18,7 @@ from sim.cli.bench import bench
 from sim.cli.calibrate import calibrate
 from sim.cli.compare_releases import compare_releases
 from sim.cli.conform import conform
+from sim.cli.explain import explain
 from sim.cli.fit import fit
 from sim.cli.report import report
 from sim.cli.run import run
@@ -62,7 +63,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich takes longer to import than the rest of --help together
 )
-for command in (run, report, fit, scenarios, validate, conform, calibrate, compare_releases, bench):
+for command in (run, explain, report, fit, scenarios, validate, conform, calibrate, compare_releases, bench):
     app.command()(command)
 
 

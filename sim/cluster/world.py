@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from scheduler import EngineCore, FinishReason, KVCacheConfig, Request, SchedulerConfig
@@ -27,6 +28,7 @@ from sim.cluster.replica import Batch, Replica
 from sim.cluster.router import Router
 from sim.cluster.speculation import SpeculationSpec, make_model_runner
 from sim.cluster.step_shape import StepTimer
+from sim.cluster.watched import Watch, WatchedEngine, WatchedReplica
 from sim.recorder import Recorder, Status
 from sim.workload import RequestTable, Workload
 
@@ -136,6 +138,7 @@ class World:
         warmup_s: float = 0.0,
         check: bool = False,
         plain: bool = False,
+        watch: Watch | None = None,
     ) -> None:
         self.recorder = Recorder(len(workload.table), num_replicas, keep_steps=keep_steps, warmup_s=warmup_s)
         self.rejections: Counter[str] = Counter()
@@ -153,6 +156,7 @@ class World:
         self._progress: Progress | None = None
         self._laws = LawChecks(self.recorder, num_replicas) if check else None
         self._plain = plain
+        self._watch = watch
         self.clock_s = 0.0
         """When the run ended, s."""
         self._last_end_s = 0.0
@@ -172,7 +176,7 @@ class World:
         forecast = None if self._plain or spec.windows or connector else self.model.steady_tokens
         if spec.speculation is not None:
             forecast = None
-        engine = EngineCore(
+        engine = (EngineCore if self._watch is None else WatchedEngine)(
             spec.scheduler,
             spec.kv_cache,
             victim_policy=spec.victim_policy() if spec.victim_policy else None,
@@ -182,7 +186,12 @@ class World:
             release=spec.release,
             forecast=forecast,
         )
-        return (Replica if forecast is None or self._laws is not None else PlannedReplica)(
+        kind: Callable[..., Replica] = PlannedReplica
+        if self._watch is not None:
+            kind = partial(WatchedReplica, watch=self._watch)
+        elif forecast is None or self._laws is not None:
+            kind = Replica
+        return kind(
             self._env,
             index,
             engine,

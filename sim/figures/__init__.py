@@ -7,7 +7,7 @@ from the files alone. No function draws a title, and none needs a running simula
 from sim.figures.attainment import plot_attainment
 from sim.figures.capacity_cost import plot_capacity_cost
 from sim.figures.close_up import busiest_steps
-from sim.figures.decomposition import latency_parts, plot_decomposition
+from sim.figures.decomposition import latency_parts, plot_bands, plot_decomposition
 from sim.figures.fairness import plot_fairness
 from sim.figures.kv_cliff import plot_kv_cliff
 from sim.figures.kv_timeline import plot_kv_timeline
@@ -27,6 +27,7 @@ __all__ = [
     "busiest_steps",
     "latency_parts",
     "plot_attainment",
+    "plot_bands",
     "plot_capacity_cost",
     "plot_decomposition",
     "plot_fairness",

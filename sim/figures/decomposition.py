@@ -10,10 +10,47 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sim.figures.style import DECODE, PREFILL, QUEUED, STALLED, axes_for, colours, legend_above, styled
+from sim.figures.style import (
+    DECODE,
+    GREEN,
+    ORANGE,
+    PREFILL,
+    QUEUED,
+    RECOMPUTE,
+    SKY,
+    STALLED,
+    YELLOW,
+    axes_for,
+    colours,
+    legend_above,
+    styled,
+)
 
 BANDS = (0.0, 50.0, 90.0, 99.0, 100.0)
-PART_COLOURS = {"queued": QUEUED, "prefill": PREFILL, "running": DECODE, "preempted": STALLED}
+PART_COLOURS = {
+    "queued": QUEUED,
+    "prefill": PREFILL,
+    "running": DECODE,
+    "front end": "#E6E6E6",
+    "steps under way": QUEUED,
+    "held back": "#9A9A9A",
+    "token budget": YELLOW,
+    "KV blocks": GREEN,
+    "sequence slots": "#4D4D4D",
+    "own prefill": PREFILL,
+    "others' prefills": ORANGE,
+    "own decode": DECODE,
+    "decode": DECODE,
+    "others' decodes": SKY,
+    "recompute": RECOMPUTE,
+    "preempted": STALLED,
+    "host": "#8C6D46",
+    "other": "#F4F4F4",
+}
+"""Colours of parts by name: greys and strong colours wait, blues decode, reds prefill."""
+
+LEAST_SHARE = 0.01
+"""Parts that are less than this of every band are drawn together as `other`."""
 
 
 @styled
@@ -26,24 +63,53 @@ def plot_decomposition(
     the latency by which requests are ranked. Bands are read (low, high]; each label has the number of
     requests.
     """
-    ax = axes_for(ax)
     ranked = parts.iloc[np.argsort(parts.sum(axis=1).to_numpy(), kind="stable")]
     edges = np.round(np.asarray(bands) / 100.0 * len(ranked)).astype(int)
     groups = [ranked.iloc[low:high] for low, high in pairwise(edges)]
+    means = pd.DataFrame(
+        [group.mean() if len(group) else 0.0 * group.sum() for group in groups],
+        index=[f"p{low:g}–p{high:g}" for low, high in pairwise(bands)],
+    )
+    return plot_bands(means, [len(group) for group in groups], ax, unit=unit)
+
+
+@styled
+def plot_bands(
+    means: pd.DataFrame,
+    sizes: Sequence[int],
+    ax: Axes | Figure | None = None,
+    *,
+    unit: str = "s",
+    shares: bool = False,
+    legend: bool = True,
+) -> Axes:
+    """Draw stacked bars, one for each row of `means`: columns are parts, the index names the bands.
+
+    `sizes`: how many latencies each band holds. `shares`: per cent of each band's own sum.
+    """
+    ax = axes_for(ax)
+    totals = means.sum(axis=1).to_numpy()
+    of_band = means.div(np.where(totals > 0, totals, 1.0), axis=0)
+    drawn = 100.0 * of_band if shares else means
     spare = iter(colours(8)[2:])
-    bottom = np.zeros(len(groups))
-    for part in parts.columns:
-        height = np.array([group[part].mean() if len(group) else 0.0 for group in groups])
+    bottom, other = np.zeros(len(means)), np.zeros(len(means))
+    for part in means.columns:
+        height = drawn[part].to_numpy()
+        if len(means.columns) > 5 and of_band[part].max() < LEAST_SHARE:
+            other += height
+            continue
         colour = PART_COLOURS.get(part) or next(spare)
-        ax.bar(range(len(groups)), height, 0.7, bottom=bottom, color=colour, label=part)
+        ax.bar(range(len(means)), height, 0.7, bottom=bottom, color=colour, label=part)
         bottom += height
-    names = [f"p{low:g}–p{high:g}" for low, high in pairwise(bands)]
+    if other.any():
+        ax.bar(range(len(means)), other, 0.7, bottom=bottom, color=PART_COLOURS["other"], label="other")
     ax.set_xticks(
-        range(len(groups)), [f"{name}\nn={len(group):,}" for name, group in zip(names, groups, strict=True)]
+        range(len(means)), [f"{name}\nn={size:,}" for name, size in zip(means.index, sizes, strict=True)]
     )
     ax.grid(visible=False, axis="x")
-    ax.set_ylabel(f"mean latency ({unit})")
-    legend_above(ax)
+    ax.set_ylabel("share of the latency (%)" if shares else f"mean latency ({unit})")
+    if legend:
+        legend_above(ax)
     return ax
 
 

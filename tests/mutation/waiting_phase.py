@@ -8,7 +8,8 @@ WAITING_PHASE: dict[str, Mutant] = {
     "head_that_does_not_fit_is_skipped": one(
         "a head that cannot be allocated blocks everyone behind it",
         SCHEDULER,
-        "if not self._allocate(request, num_tokens, hits, external):\n                break",
+        "if not self._allocate(request, num_tokens, hits, external):\n"
+        "                output.turned_away = request, True\n                break",
         "if not self._allocate(request, num_tokens, hits, external):\n"
         "                self._set_aside(request)\n                continue",
         noticed_by="0.16.0/spec_eagle-4",

@@ -1,0 +1,178 @@
+"""`dryserve explain`: why a latency percentile is what it is, and what would change it."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sim.experiments.explain.explain import Explanation
+    from sim.experiments.explain.observe import Observed
+    from sim.experiments.explain.remedies import Remedy, Source
+    from sim.experiments.points import Progress
+
+
+class Metric(StrEnum):
+    """Which latency; E2E goes by both names that are in use."""
+
+    TTFT = "ttft"
+    E2EL = "e2el"
+    E2E = "e2e"
+    ITL = "itl"
+
+
+def explain(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_SCENARIO", help="Run folder, name of a shipped scenario, or .yaml file."
+        ),
+    ],
+    metric: Annotated[Metric, typer.Option(help="Which latency to explain.")] = Metric.TTFT,
+    percentile: Annotated[
+        float, typer.Option(min=50, max=99.99, help="The slowest beyond this percentile are explained.")
+    ] = 99,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=C", help="Override a field, such as workload.rate_per_s=12."),
+    ] = None,
+    no_remedies: Annotated[
+        bool, typer.Option("--no-remedies", help="Find the cause only; simulate no changes.")
+    ] = False,
+    no_figures: Annotated[bool, typer.Option("--no-figures", help="Draw nothing.")] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-j", min=1, help="Processes for remedies; default: all cores.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results of a scenario.")] = Path("runs"),
+    allow_plugins: Annotated[
+        bool, typer.Option("--allow-plugins", help="Let the scenario name policy classes of your own.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print explain.json in place of the screen.")
+    ] = False,
+) -> None:
+    """Say why p99 TTFT (or E2E, ITL) of a run is what it is, and what would change it.
+
+    A run folder is simulated again from its scenario, which gives the same run. The screen, the parts of
+    every request and figures go into the run's folder, below explain/.
+    """
+    from sim import run_folder
+    from sim.cli.progress import progress_bar
+    from sim.experiments.explain import folder as explain_folder
+    from sim.experiments.explain import screen, words
+    from sim.experiments.explain.explain import as_run, prompt_classes
+    from sim.experiments.explain.explain import explain as find
+    from sim.experiments.explain.observe import observe
+    from sim.experiments.explain.remedies import by_prompt_length, effect_of
+
+    name = "e2el" if metric is Metric.E2E else metric.value
+    source, saved = _source(run, tuple(overrides or ()))
+    scenario = source.load()
+    with progress_bar("requests") as progress:
+        observed = observe(scenario, progress=progress, allow_plugins=allow_plugins)
+    result = observed.result
+    if saved is None:
+        saved = run_folder.write(result, out)
+    else:
+        _tell_differences(saved, result.summary)
+    found = find(observed, name, percentile)
+    edges, itself = prompt_classes(observed), as_run(observed)
+    baseline, classes = effect_of(itself, percentile), by_prompt_length(itself, percentile, edges)
+    remedies = None
+    if not no_remedies and found.slow.size and result.stuck is None:
+        remedies = _try(source, observed, found, edges, workers, allow_plugins=allow_plugins)
+    text = screen.render(
+        found, scenario, result.setup.engine, result.summary, baseline, remedies, edges, classes
+    )
+    causes = words.cause(found, result.setup.engine)
+    document = explain_folder.as_json(found, result.summary, baseline, remedies, edges, classes, causes)
+    typer.echo(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) if as_json else text)
+    folder = explain_folder.folder_for(saved, found)
+    explain_folder.write(folder, observed, document, text)
+    typer.echo(f"results in {folder}", err=True)
+    if not no_figures:
+        _draw(observed, found, folder)
+
+
+def _source(run: str, overrides: tuple[str, ...]) -> tuple[Source, Path | None]:
+    """Where the scenario stands, and the run folder if one was given."""
+    from sim.errors import input_error
+    from sim.experiments.explain.remedies import Source
+
+    folder = Path(run)
+    if not folder.is_dir():
+        return Source(run, overrides), None
+    scenario = folder / "scenario.resolved.yaml"
+    if not scenario.is_file():
+        raise input_error("is no run folder: scenario.resolved.yaml missing", where=run)
+    if overrides:
+        raise input_error("changes a scenario, not a run that has been made", where="--set")
+    return Source(str(scenario)), folder
+
+
+def _tell_differences(folder: Path, summary: object) -> None:
+    """Whether the run that was explained is the one in the folder: another version may run otherwise."""
+    try:
+        before = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        typer.echo(
+            f"note: {folder}/summary.json cannot be read: not compared with the run explained here", err=True
+        )
+        return
+    if before != json.loads(json.dumps(summary, allow_nan=False)):
+        typer.echo(
+            f"note: the results in {folder} are not what its scenario gives now (another version, or another "
+            "trace file); explained is the run as it is now",
+            err=True,
+        )
+
+
+def _try(
+    source: Source,
+    observed: Observed,
+    found: Explanation,
+    edges: list[int],
+    workers: int | None,
+    *,
+    allow_plugins: bool,
+) -> list[Remedy]:
+    from sim.experiments.explain.candidates import candidates
+    from sim.experiments.explain.explain import facts_of
+    from sim.experiments.explain.remedies import try_remedies
+
+    proposals = candidates(facts_of(observed, found))
+    typer.echo(f"simulating {len(proposals)} remedies", err=True)
+    return try_remedies(
+        source,
+        observed.result.scenario,
+        proposals,
+        found.percentile,
+        edges=edges,
+        workers=workers,
+        on_progress=_teller(),
+        allow_plugins=allow_plugins,
+    )
+
+
+def _teller() -> Callable[[Progress], None]:
+    def tell(progress: Progress) -> None:
+        if progress.done > progress.stored:
+            typer.echo(f"{progress.done} of {progress.total} done", err=True)
+
+    return tell
+
+
+def _draw(observed: Observed, found: Explanation, folder: Path) -> None:
+    from sim.experiments.explain.figures import draw_all
+
+    failures = draw_all(observed, found, folder)
+    for name, reason in failures.items():
+        typer.echo(f"error: figure {name} could not be drawn: {reason}", err=True)
+    if failures:
+        raise typer.Exit(1)
