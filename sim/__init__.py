@@ -4,7 +4,8 @@ The public names, for notebooks and scripts:
 
     from sim import load_scenario, simulate
     result = simulate(load_scenario("quickstart", ["workload.rate_per_s=12"]))
-    result.summary, result.requests, result.steps
+    result.summary, result.requests, result.steps, result.plot.latency_cdf()
+    run = load_run("runs/quickstart-0123abcd")
 
 They load on first use, so that the command line starts quickly.
 """
@@ -16,16 +17,28 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sim.errors import Fault, InputError
+    from sim.run_folder import SavedRun, load_run
     from sim.scenario import Scenario, load_scenario
     from sim.simulation import RunResult, simulate
 
-__all__ = ["Fault", "InputError", "RunResult", "Scenario", "load_scenario", "simulate"]
+__all__ = [
+    "Fault",
+    "InputError",
+    "RunResult",
+    "SavedRun",
+    "Scenario",
+    "load_run",
+    "load_scenario",
+    "simulate",
+]
 
 _HOMES = {
     "Fault": "sim.errors",
     "InputError": "sim.errors",
     "RunResult": "sim.simulation",
+    "SavedRun": "sim.run_folder",
     "Scenario": "sim.scenario",
+    "load_run": "sim.run_folder",
     "load_scenario": "sim.scenario",
     "simulate": "sim.simulation",
 }

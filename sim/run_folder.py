@@ -1,6 +1,7 @@
 """The folder a run leaves: `runs/<scenario>-<hash8>/`, named by what was asked, so equal questions meet.
 
-The tables are written to a temporary folder beside it, which takes the old one's place when complete: an
+`requests.csv`, `steps.csv` and `preemptions.csv` have a row for each request, step and preemption. The tables
+are written to a temporary folder beside it, which takes the old one's place when complete: an
 interrupted run leaves the old results whole. The report comes afterwards, into the folder in place: whatever
 goes wrong with a figure, the tables stand. For the same scenario, seed and version every byte is the same.
 """
@@ -12,7 +13,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -25,22 +26,48 @@ from sim.scenario.resolved import dump_resolved
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sim.plots import RunPlots
     from sim.simulation import RunResult
     from sim.summary import Json
 
 _CHUNK = 65_536
 _SCENARIO, _SUMMARY, _REQUESTS, _STEPS = "scenario.resolved.yaml", "summary.json", "requests.csv", "steps.csv"
+_PREEMPTIONS = "preemptions.csv"
+_ROUNDING_S = 2e-9
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run read back from its folder: all that a report needs."""
+    """A run as its folder holds it: all that reports, figures and traces need.
+
+    `preemption_times` is None for a folder of a version that did not write it.
+    """
 
     folder: Path
     scenario: Scenario
-    summary: dict[str, Json]
+    summary: Mapping[str, Json]
     requests: pd.DataFrame
     steps: pd.DataFrame
+    preemption_times: pd.DataFrame | None = None
+
+    @property
+    def plot(self) -> RunPlots:
+        """The run's figures, drawn when asked for."""
+        from sim.plots import RunPlots
+
+        return RunPlots(self)
+
+    def _repr_html_(self) -> str:
+        from sim.plots import summary_html
+
+        return summary_html(self.summary)
+
+
+def saved(result: RunResult, folder: Path) -> SavedRun:
+    """What `load` would read back of a result that `write` has put into this folder."""
+    return SavedRun(
+        folder, result.resolved, result.summary, result.requests, result.steps, result.preemption_times
+    )
 
 
 def folder_name(scenario: Scenario) -> str:
@@ -86,6 +113,8 @@ def load(folder: Path | str) -> SavedRun:
     try:
         summary = json.loads((folder / _SUMMARY).read_text(encoding="utf-8"))
         requests, steps = pd.read_csv(folder / _REQUESTS), pd.read_csv(folder / _STEPS)
+        has_preemptions = (folder / _PREEMPTIONS).is_file()
+        preemptions = pd.read_csv(folder / _PREEMPTIONS) if has_preemptions else None
     except (OSError, ValueError, RecursionError) as error:
         raise input_error(f"cannot be read: {error}", where=str(folder)) from None
     if not isinstance(summary, dict) or not isinstance(summary.get("notes"), list):
@@ -94,9 +123,32 @@ def load(folder: Path | str) -> SavedRun:
         *_table_faults(requests, "request_id", ("replica", "arrival_s", "output_tokens"), folder / _REQUESTS),
         *_table_faults(steps, "t_s", ("replica", "step_time_s"), folder / _STEPS),
     ]
+    if preemptions is not None:
+        faults += _table_faults(preemptions, "request_id", ("preempted_s",), folder / _PREEMPTIONS)
     if faults:
         raise InputError(faults)
-    return SavedRun(folder, scenario, summary, requests, steps)
+    run = SavedRun(folder, scenario, summary, requests, steps, preemptions)
+    faults = list(_cut_short(run))
+    if faults:
+        raise InputError(faults)
+    return run
+
+
+load_run = load
+"""The name under which `sim` offers it."""
+
+
+def load_all(folders: Sequence[Path]) -> list[SavedRun]:
+    """Read several runs back; raises `InputError` with the faults of all."""
+    runs, faults = [], []
+    for folder in folders:
+        try:
+            runs.append(load(folder))
+        except InputError as error:
+            faults += error.faults
+    if faults:
+        raise InputError(faults)
+    return runs
 
 
 def _table_faults(table: pd.DataFrame, first: str, others: tuple[str, ...], path: Path) -> Iterator[Fault]:
@@ -108,12 +160,54 @@ def _table_faults(table: pd.DataFrame, first: str, others: tuple[str, ...], path
             yield Fault(str(path), name, "holds something that is not a number")
 
 
+def _cut_short(run: SavedRun) -> Iterator[Fault]:
+    """What shows that a table is not whole: a last line without an end, or rows that others know of."""
+    named = [(_REQUESTS, run.requests), (_STEPS, run.steps)]
+    named += [] if run.preemption_times is None else [(_PREEMPTIONS, run.preemption_times)]
+    for name, table in named:
+        with (run.folder / name).open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 1))
+            if file.read(1) != b"\n":
+                yield Fault(
+                    f"{run.folder / name}:{len(table) + 1}", None, "is cut short: its last line has no end"
+                )
+    counts = {
+        name: run.summary.get(name) for name in ("num_requests", "num_not_sent", "num_steps", "warmup_s")
+    }
+    for key, count in counts.items():
+        if not isinstance(count, (int, float)):
+            yield Fault(str(run.folder / _SUMMARY), key, "missing or not a number")
+            return
+    sent = int(counts["num_requests"]) - int(counts["num_not_sent"])  # type: ignore[arg-type]
+    if len(run.requests) != sent:
+        yield _rows_missing(run.folder / _REQUESTS, len(run.requests), f"{sent:,} requests were sent")
+    if len(run.steps):
+        # Times are rounded, so a step that began with the end of the warm-up may lie on either side of it.
+        start_s, warmup_s = run.steps["t_s"] - run.steps["step_time_s"], float(counts["warmup_s"])  # type: ignore[arg-type]
+        fewest = int((start_s >= warmup_s + _ROUNDING_S).sum())
+        most = int((start_s >= warmup_s - _ROUNDING_S).sum())
+        steps = int(counts["num_steps"])  # type: ignore[arg-type]
+        if not fewest <= steps <= most:
+            yield _rows_missing(run.folder / _STEPS, most, f"{steps:,} steps began after the warm-up")
+    if run.preemption_times is not None and "num_preemptions" in run.requests:
+        preemptions = int(run.requests["num_preemptions"].sum())
+        if len(run.preemption_times) != preemptions:
+            said = f"{preemptions:,} preemptions are counted in {_REQUESTS}"
+            yield _rows_missing(run.folder / _PREEMPTIONS, len(run.preemption_times), said)
+
+
+def _rows_missing(path: Path, found: int, said: str) -> Fault:
+    return Fault(str(path), None, f"is not whole: it has {found:,} of them, but {said}")
+
+
 def _write_tables(result: RunResult, folder: Path) -> None:
     (folder / _SCENARIO).write_text(dump_resolved(result.scenario), encoding="utf-8")
     text = json.dumps(result.summary, indent=2, allow_nan=False, ensure_ascii=False)
     (folder / _SUMMARY).write_text(text + "\n", encoding="utf-8")
     result.requests.to_csv(folder / _REQUESTS, index=False, lineterminator="\n")
     _write_rows(result.steps, folder / _STEPS)
+    result.preemption_times.to_csv(folder / _PREEMPTIONS, index=False, lineterminator="\n")
 
 
 def _write_rows(table: pd.DataFrame, path: Path) -> None:

@@ -20,7 +20,7 @@ from sim.feature_summary import feature_summary, turns_given_up
 from sim.groups import adapter_groups, class_groups, group_table, has_class_slos, jain_index, joint_attainment
 from sim.metrics import RequestTimes, request_times
 from sim.policy_setup import policy_notes
-from sim.preemptions import preemption_notes, preemption_summary, preemption_table
+from sim.preemptions import preemption_notes, preemption_summary, preemption_table, preemption_times
 from sim.random_streams import streams
 from sim.recorder import STEP_FIELDS, Recorder, Status, TokenTimes
 from sim.scenario import Scenario, SloTarget
@@ -30,6 +30,8 @@ from sim.workload import Limits, Workload, build_workload
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from sim.plots import RunPlots
 
 _ROUND_DIGITS = 9
 """Times in tables are rounded to the nanosecond; the summary is computed from the exact ones."""
@@ -249,6 +251,27 @@ class RunResult:
     def preemptions(self) -> pd.DataFrame:
         """One row for each request ever preempted: what it lost, found again, how long it stalled."""
         return preemption_table(self._recorder, self._engines)
+
+    @cached_property
+    def preemption_times(self) -> pd.DataFrame:
+        """One row for each preemption, in order of time: when it came, when it was over. See
+        `sim.preemptions.preemption_times`.
+        """
+        stalls = [replica.stalls for replica in self._world.replicas]
+        ends = [log.end_s() for log in self._recorder.steps]
+        return preemption_times(stalls, self._tokens, ends).round(_ROUND_DIGITS)
+
+    @property
+    def plot(self) -> RunPlots:
+        """The run's figures, drawn when asked for: `result.plot.latency_cdf()` and others."""
+        from sim.plots import RunPlots
+
+        return RunPlots(self)
+
+    def _repr_html_(self) -> str:
+        from sim.plots import summary_html
+
+        return summary_html(self.summary)
 
     @property
     def resolved(self) -> Scenario:

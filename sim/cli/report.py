@@ -1,4 +1,4 @@
-"""`dryserve report`: draw the report of a run again, from its folder alone."""
+"""`dryserve report`: draw the report of a run, or of several side by side, from their folders alone."""
 
 from __future__ import annotations
 
@@ -12,24 +12,38 @@ if TYPE_CHECKING:
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="Folder of a run, such as runs/quickstart-0123abcd.")],
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs: runs/quickstart-0123abcd."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder for the page on several runs (else one beside the first run)."
+        ),
+    ] = None,
 ) -> None:
-    """Draw report.md and the figures of a run again."""
-    from sim import run_folder
-    from sim.report import write_report
+    """Draw report.md, report.html and the figures of a run again; of several, one page that compares them.
 
-    saved = run_folder.load(run_dir)
-    notes = saved.summary.get("notes")
-    assert isinstance(notes, list)
-    written = write_report(
-        saved.folder,
-        saved.requests,
-        saved.steps,
-        saved.summary,
-        saved.scenario,
-        [str(note) for note in notes],
-    )
-    typer.echo(str(written.page))
+    The HTML page is one file that opens offline. Several runs are drawn into the same figures, and
+    differences are taken from the first one named.
+    """
+    from sim import run_folder
+    from sim.errors import input_error
+    from sim.report import write_comparison, write_report
+    from sim.report.comparison import folder_for
+
+    if len(run_dirs) == 1:
+        if out is not None:
+            raise input_error("is for several runs; the page of one run goes into its folder", where="--out")
+        written = write_report(run_folder.load(run_dirs[0]))
+    else:
+        runs = run_folder.load_all(run_dirs)
+        try:
+            written = write_comparison(runs, out or folder_for(runs))
+        except OSError as error:
+            raise input_error(f"cannot be written: {error.strerror}", where=str(error.filename)) from None
+    typer.echo(f"{written.page}\n{written.html}")
     tell_failures(written)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from math import nan
 
 from simpy import Event
 
@@ -93,6 +94,7 @@ class Replica:
         self._host_free_s = 0.0
         self._wake_up: LateEvent | None = None
         self._preempted_s: dict[int, float] = {}
+        self._stalls: list[tuple[int, float, float]] = []
         self._unrecorded_preemptions = 0
 
     @property
@@ -257,10 +259,20 @@ class Replica:
         for request in output.new:
             self._log.first_scheduled_s[request.request_id] = now
         for request in output.resumed:
-            self._log.stalled_s[request.request_id] += now - self._preempted_s.pop(request.request_id)
+            self._came_back(request.request_id, now, resumed_s=now)
         for request in output.preempted:
             self._preempted_s[request.request_id] = now
         self._unrecorded_preemptions += len(output.preempted)
+
+    def _came_back(self, request_id: int, now: float, resumed_s: float) -> None:
+        preempted_s = self._preempted_s.pop(request_id)
+        self._log.stalled_s[request_id] += now - preempted_s
+        self._stalls.append((request_id, preempted_s, resumed_s))
+
+    @property
+    def stalls(self) -> list[tuple[int, float, float]]:
+        """Each preemption: request id, when it lost its blocks, when it came back (s; NaN: never)."""
+        return [*self._stalls, *((request, since_s, nan) for request, since_s in self._preempted_s.items())]
 
     def _update(self, batch: Batch) -> None:
         """The batch has ended: from now on its tokens exist."""
@@ -298,5 +310,5 @@ class Replica:
         del self.requests[request_id]
         self._model.forget(request_id)
         if request_id in self._preempted_s:
-            self._log.stalled_s[request_id] += self._env.now - self._preempted_s.pop(request_id)
+            self._came_back(request_id, self._env.now, resumed_s=nan)
         self._on_end(request, reason)

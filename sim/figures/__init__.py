@@ -6,7 +6,7 @@ from the files alone. No function draws a title, and none needs a running simula
 
 from sim.figures.attainment import plot_attainment
 from sim.figures.capacity_cost import plot_capacity_cost
-from sim.figures.close_up import busiest_steps
+from sim.figures.close_up import busiest_steps, close_window, worst_minute
 from sim.figures.decomposition import latency_parts, plot_bands, plot_decomposition
 from sim.figures.fairness import plot_fairness
 from sim.figures.kv_cliff import plot_kv_cliff
@@ -25,6 +25,7 @@ from sim.figures.timeline import MAX_PANELS
 __all__ = [
     "MAX_PANELS",
     "busiest_steps",
+    "close_window",
     "latency_parts",
     "plot_attainment",
     "plot_bands",
@@ -44,4 +45,5 @@ __all__ = [
     "plot_saturation",
     "plot_slo_heatmap",
     "plot_step_composition",
+    "worst_minute",
 ]

@@ -1,9 +1,13 @@
-"""Which steps are worth seeing closely: the rule by which reports choose F9's window."""
+"""What is worth seeing closely: the rules by which reports choose the windows of F9 and F10."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+
+from sim.figures.timeline import fleet_curve, stretches
+
+MINUTE_S = 60.0
 
 
 def busiest_steps(steps: pd.DataFrame, warmup_s: float = 0.0, count: int = 60) -> pd.DataFrame:
@@ -19,8 +23,41 @@ def busiest_steps(steps: pd.DataFrame, warmup_s: float = 0.0, count: int = 60) -
         own = pool[pool["replica"].eq(int(replica))]
         total = np.append(0, np.cumsum(own[column].to_numpy()))
         width = min(count, len(own))
-        stretches = total[width:] - total[:-width]
-        if stretches.max() > most:
-            most, at = int(stretches.max()), int(stretches.argmax())
+        sums = total[width:] - total[:-width]
+        if sums.max() > most:
+            most, at = int(sums.max()), int(sums.argmax())
             best = own.iloc[at : at + width]
     return best
+
+
+def worst_minute(steps: pd.DataFrame, warmup_s: float = 0.0) -> tuple[float, float]:
+    """Start and end (s) of the minute with the most preemptions or, if there were none, the most requests
+    waiting or, if nobody waited, running; minutes are counted from `warmup_s`, and the first counts.
+    """
+    last_s = float(steps["t_s"].max()) if len(steps) else 0.0
+    if last_s <= warmup_s:
+        return 0.0, max(last_s, 1.0)
+    edges = np.append(np.arange(warmup_s, last_s, MINUTE_S), last_s)
+    preemptions = np.histogram(steps["t_s"], bins=edges, weights=steps["num_preemptions"])[0]
+    found = preemptions
+    for column in ("num_waiting", "num_running"):
+        if not found.any():
+            found = stretches(*fleet_curve(steps, column, idle=0.0), edges)[0] * np.diff(edges)
+    at = int(np.argmax(found))
+    return float(edges[at]), float(edges[at + 1])
+
+
+def close_window(
+    requests: pd.DataFrame, steps: pd.DataFrame, warmup_s: float = 0.0, rows: int = 40
+) -> tuple[float, float]:
+    """The part of the worst minute that `rows` requests fill: from the first preemption in it, or from its
+    begin, until most of the requests then in flight, by arrival, have ended; never longer than the minute.
+    """
+    start, end = worst_minute(steps, warmup_s)
+    within = steps[steps["num_preemptions"].gt(0) & steps["t_s"].between(start, end)]
+    if len(within):
+        start = max(start, float(within["t_s"].iloc[0]) - 1.0)
+    gone = requests["last_token_s"].fillna(np.inf)
+    flying = requests[requests["arrival_s"].lt(end) & gone.gt(start)].sort_values("arrival_s").head(rows)
+    ends = flying["last_token_s"].dropna()
+    return start, min(end, max(start + 1.0, float(ends.quantile(0.9)))) if len(ends) else end

@@ -95,24 +95,28 @@ def request_spans(
 ) -> Iterator[Span]:
     """What one request did until `until_s`; times that never came are NaN.
 
-    `cuts` are its preemptions in order: when preempted, when resumed, when it had its next token.
+    `cuts` are its preemptions in order: when preempted, when resumed, when it had its next token. One that
+    comes before that token ends the recomputation.
     """
     if not scheduled_s <= until_s:
         yield "queued", arrival_s, until_s
         return
     yield "queued", arrival_s, scheduled_s
     first_s = first_s if first_s <= until_s else until_s
+    begins = [*(cut[0] for cut in cuts[1:]), np.inf][: len(cuts)]
     for kind, from_s, to_s in (("prefill", scheduled_s, first_s), ("decode", first_s, until_s)):
         at = from_s
-        for cut in cuts:
+        for cut, next_cut_s in zip(cuts, begins, strict=True):
             if from_s <= cut[0] < to_s:
                 preempted_s, resumed_s, next_token_s = (
-                    until_s if np.isnan(moment) else moment for moment in cut
+                    until_s if np.isnan(moment) else min(moment, until_s) for moment in cut
                 )
-                yield kind, at, preempted_s
+                if at < preempted_s:
+                    yield kind, at, preempted_s
                 yield "preempted", preempted_s, resumed_s
-                yield "recompute", resumed_s, next_token_s
-                at = next_token_s
+                at = min(next_token_s, next_cut_s)
+                if resumed_s < at:
+                    yield "recompute", resumed_s, at
         if at < to_s:
             yield kind, at, to_s
 

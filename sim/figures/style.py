@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import IO, Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
 from cycler import cycler
@@ -193,7 +193,7 @@ def colours(count: int) -> Sequence[str]:
     return [OKABE_ITO[i % len(OKABE_ITO)] for i in range(count)]
 
 
-def save_png(figure: Figure, path: Path, dpi: int = DPI) -> None:
+def save_png(figure: Figure, path: Path | IO[bytes], dpi: int = DPI) -> None:
     """Write a figure as PNG with the same bytes on every run: no software name, no date."""
     with mpl.rc_context(RC):
         figure.savefig(path, dpi=dpi, format="png", metadata={"Software": None})

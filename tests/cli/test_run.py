@@ -57,7 +57,9 @@ def test_the_folder_holds_tables_with_the_promised_columns_report_and_figures(ru
         "summary.json",
         "requests.csv",
         "steps.csv",
+        "preemptions.csv",
         "report.md",
+        "report.html",
         "figures",
     }
     assert list(pd.read_csv(folder / "requests.csv").columns) == [

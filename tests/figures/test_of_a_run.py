@@ -50,13 +50,49 @@ def test_a_step_figure_of_the_run_shows_its_recompute(result):
     assert "recompute" in labels
 
 
+def test_preemptions_are_told_one_by_one_and_add_up_to_what_requests_lost(result):
+    times, requests = result.preemption_times, result.requests.set_index("request_id")
+    counts = times["request_id"].value_counts()
+    assert counts.sort_index().to_dict() == requests["num_preemptions"].loc[lambda n: n > 0].to_dict()
+    waited_s = (times["resumed_s"] - times["preempted_s"]).groupby(times["request_id"]).sum()
+    assert waited_s.to_numpy() == pytest.approx(
+        requests.loc[waited_s.index, "stalled_s"].to_numpy(), abs=1e-7
+    )
+    assert (times["resumed_s"] >= times["preempted_s"]).all()
+    assert (times["next_token_s"] > times["resumed_s"]).all()
+    ends = set(result.steps["t_s"])
+    assert set(times["next_token_s"]) <= ends, "tokens come when steps end"
+
+
+def test_a_request_still_waiting_to_come_back_has_no_end_of_its_preemption():
+    cut = simulate(load_scenario("kv-starved", ["horizon_s=20", "engine.num_gpu_blocks_override=800"]))
+    times = cut.preemption_times
+    lost = times[times["resumed_s"].isna()]
+    assert lost["next_token_s"].isna().all()
+    assert len(times) == cut.requests["num_preemptions"].sum()
+    assert set(lost["request_id"]) <= set(cut.requests.query("status == 'in_flight'")["request_id"])
+
+
+def test_results_draw_their_own_figures(result, tmp_path):
+    names = [name for name in dir(result.plot) if not name.startswith("_")]
+    drawn = {name: getattr(result.plot, name)() for name in names}
+    assert drawn["latency_cdf"].get_xlabel() == "TTFT (s, log)"
+    assert drawn["kv_timeline"].get_ylabel() == "KV blocks (%)"
+    assert "request_waterfall" in repr(result.plot)
+    saved = run_folder.load(run_folder.write(result, tmp_path))
+    assert saved.plot.latency_cdf(metric="e2e").get_xlabel() == "E2E (s)"
+
+
+def test_a_notebook_shows_a_result_as_tables(result):
+    page = result._repr_html_()
+    assert "<table>" in page
+    assert f"<td>{result.summary['num_preemptions']}</td>" in page
+
+
 def test_the_report_drawn_again_from_the_folder_is_the_same(result, tmp_path):
     folder = run_folder.write(result, tmp_path)
-    first = write_report(folder, result.requests, result.steps, result.summary, result.resolved, result.notes)
+    first = write_report(run_folder.saved(result, folder))
     assert not first.failures
-    before = {path.name: path.read_bytes() for path in (first.page, *first.figures)}
-    saved = run_folder.load(folder)
-    again = write_report(
-        folder, saved.requests, saved.steps, saved.summary, saved.scenario, saved.summary["notes"]
-    )
-    assert {path.name: path.read_bytes() for path in (again.page, *again.figures)} == before
+    before = {path.name: path.read_bytes() for path in (first.page, first.html, *first.figures)}
+    again = write_report(run_folder.load(folder))
+    assert {path.name: path.read_bytes() for path in (again.page, again.html, *again.figures)} == before

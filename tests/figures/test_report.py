@@ -11,10 +11,14 @@ import pytest
 from PIL import Image
 
 import sim.figures
-from sim.report import Report, describe_load, write_report
+from sim.report import Report, describe_load, markdown, write_comparison, write_report
+from sim.report.comparison import comparison_blocks, labels_of
+from sim.report.document import Document
+from sim.run_folder import SavedRun
 from sim.scenario import Scenario, scenario_from_data
 from tests.figures.helpers import make_fleet, make_requests, make_steps
 
+FIGURES = [f"{name}.png" for name in ["latency", "parts", "load", "kv", "waterfall", "steps", "preemptions"]]
 LENGTHS = {"kind": "fixed", "prompt_tokens": 512, "output_tokens": 128}
 SUMMARY = {
     "completed": 280,
@@ -55,15 +59,19 @@ def make_scenario(**changes: object) -> Scenario:
     return scenario_from_data(data | changes)
 
 
-def report(folder: Path, **changes: object) -> Report:
-    run = {
+def make_run(folder: Path, **changes: object) -> SavedRun:
+    fields = {
         "requests": make_requests(300, unfinished=6),
         "steps": make_steps(),
         "summary": SUMMARY,
         "scenario": make_scenario(),
     }
     folder.mkdir(exist_ok=True)
-    return write_report(folder, **(run | changes))
+    return SavedRun(folder, **(fields | changes))
+
+
+def report(folder: Path, **changes: object) -> Report:
+    return write_report(make_run(folder, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +89,13 @@ def test_the_page_has_the_numbers_of_the_summary(written):
     assert "| TTFT | 81.2 | – | – | – | – | 413° |" in page
     assert "| ttft_p99 | 0.4 | 98.4 | **no** |" in page
     assert "| preemption tax (%) | 6.1 |" in page
-    assert "| busy time by bound | weights 75.0 %, compute 25.0 % |" in page
+    assert "| what bounds the steps, by their time | weights 75.0 %, compute 25.0 % |" in page
 
 
 def test_every_caption_names_loop_rate_sample_seed_warm_up_and_release(written):
     page = written.page.read_text()
     captions = [line for line in page.splitlines() if line.startswith("*") and line.endswith(".*")]
-    assert len(captions) == 4
+    assert len(captions) == len(FIGURES)
     for said in ("Open loop, Poisson arrivals at 4 req/s", "n = 280 finished requests", "seed 7"):
         assert all(said in line for line in captions)
     assert all(
@@ -96,18 +104,19 @@ def test_every_caption_names_loop_rate_sample_seed_warm_up_and_release(written):
 
 
 def test_the_figures_lie_beside_the_page(written):
-    assert [path.name for path in written.figures] == ["latency.png", "load.png", "kv.png", "steps.png"]
+    assert [path.name for path in written.figures] == FIGURES
     assert not written.failures
     for path in written.figures:
         assert f"(figures/{path.name})" in written.page.read_text()
         with Image.open(path) as image:
-            assert image.width > 900
+            assert image.width >= 750
             assert set(image.info) <= {"dpi"}  # no date, no software version
 
 
 def test_the_same_run_gives_the_same_bytes(written, tmp_path):
     again = report(tmp_path)
     assert written.page.read_bytes() == again.page.read_bytes()
+    assert written.html.read_bytes() == again.html.read_bytes()
     for a, b in zip(written.figures, again.figures, strict=True):
         assert a.read_bytes() == b.read_bytes()
 
@@ -119,18 +128,19 @@ def test_a_figure_that_fails_is_named_and_costs_the_others_nothing(tmp_path, mon
     monkeypatch.setattr(sim.figures, "plot_kv_timeline", broken)
     written = report(tmp_path)
     assert written.failures == {"kv": "RuntimeError: no ink"}
-    assert [path.name for path in written.figures] == ["latency.png", "load.png", "steps.png"]
+    assert [path.name for path in written.figures] == [name for name in FIGURES if name != "kv.png"]
     assert "**kv.png could not be drawn:** `RuntimeError: no ink`" in written.page.read_text()
 
 
 def test_a_run_without_recorded_steps_still_has_its_latencies(tmp_path):
     written = report(tmp_path, steps=make_steps().iloc[:0])
-    assert [path.name for path in written.figures] == ["latency.png"]
+    assert [path.name for path in written.figures] == ["latency.png", "parts.png", "preemptions.png"]
 
 
 def test_a_fleet_and_a_run_in_which_nothing_finished(tmp_path):
     nothing = make_requests(20, unfinished=20)
-    written = report(tmp_path, steps=make_fleet(), requests=nothing, notes=("row 7 was cut",))
+    summary = SUMMARY | {"notes": ["row 7 was cut"]}
+    written = report(tmp_path, steps=make_fleet(), requests=nothing, summary=summary)
     assert not written.failures
     assert "* row 7 was cut" in written.page.read_text()
 
@@ -158,3 +168,59 @@ def test_importing_the_report_loads_neither_matplotlib_nor_pandas():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
     assert done.stdout.strip() == "set()"
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    faster = SUMMARY | {"completed": 290, "p99_ttft_ms": 206.45, "slo_attainment": 0.999}
+    runs = [
+        make_run(folder / "a"),
+        make_run(folder / "b", summary=faster, scenario=make_scenario(cluster={"replicas": 2})),
+    ]
+    return write_comparison(runs, folder / "out")
+
+
+def test_a_comparison_names_the_field_that_differs_and_calls_the_runs_by_it(compared):
+    page = compared.page.read_text()
+    assert page.startswith("# replicas=1 vs replicas=2\n")
+    assert "| `cluster.replicas` | 1 | 2 |" in page
+    assert "The runs got the same requests at the same moments." in page
+
+
+def test_a_comparison_gives_each_number_and_its_difference(compared):
+    page = compared.page.read_text()
+    assert "| p99 TTFT (ms) | 413° | 206° | -50.0 % |" in page
+    assert "| SLO attainment (%) | 98.4 | 99.9 | +1.5 pt |" in page
+    assert "| output tokens (tok/s) | 12,346 | 12,346 | = |" in page
+
+
+def test_a_comparison_has_every_figure_with_all_runs(compared):
+    assert not compared.failures
+    names = {path.stem for path in compared.figures}
+    assert names == {"latency", "parts", "load", "kv", "waterfall", "preemptions"}
+
+
+def page_of(runs: list[SavedRun]) -> str:
+    """The page without its figures."""
+    labels = labels_of(runs)
+    return markdown.render(Document(" vs ".join(labels), comparison_blocks(labels, runs)))
+
+
+def test_runs_of_different_scenarios_are_called_by_their_names(tmp_path):
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", scenario=make_scenario(name="code"))]
+    assert labels_of(runs) == ["chat", "code"]
+    runs.append(make_run(tmp_path / "c", scenario=make_scenario(name="batch")))
+    assert "| code − first | batch − first |" in page_of(runs)
+
+
+def test_the_same_run_twice_has_two_labels(tmp_path):
+    run = make_run(tmp_path / "a")
+    page = page_of([run, run])
+    assert page.startswith("# a (1) vs a (2)\n")
+    assert "Nothing: the scenarios are the same." in page
+
+
+def test_runs_that_differ_in_much_are_called_by_their_folders(tmp_path):
+    other = make_scenario(seed=8, cluster={"replicas": 2}, warmup_s=3.0)
+    assert labels_of([make_run(tmp_path / "a"), make_run(tmp_path / "b", scenario=other)]) == ["a", "b"]

@@ -39,7 +39,8 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
     two = run_folder.write(simulate(scenario(seed=5)), tmp_path / "two")
     assert one.name == two.name
     assert files_of(one) == files_of(two)
-    assert set(files_of(one)) == {"scenario.resolved.yaml", "summary.json", "requests.csv", "steps.csv"}
+    tables = {"requests.csv", "steps.csv", "preemptions.csv"}
+    assert set(files_of(one)) == {"scenario.resolved.yaml", "summary.json", *tables}
 
 
 def test_another_seed_gives_others(tmp_path):

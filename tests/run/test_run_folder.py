@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pandas as pd
 import pytest
 
 from sim import run_folder
 from sim.errors import InputError
-from sim.scenario import scenario_from_data
+from sim.scenario import load_scenario, scenario_from_data
 from sim.simulation import RunResult, simulate
 
 
@@ -27,6 +28,13 @@ def run(**changes: object) -> RunResult:
         },
     }
     return simulate(scenario_from_data(data | changes))
+
+
+@cache
+def preempting() -> RunResult:
+    return simulate(
+        load_scenario("kv-starved", ["workload.num_requests=60", "engine.num_gpu_blocks_override=500"])
+    )
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +116,44 @@ def test_a_damaged_file_is_named(result, tmp_path, name, text, said):
     with pytest.raises(InputError) as caught:
         run_folder.load(folder)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["requests.csv", "steps.csv", "preemptions.csv"])
+@pytest.mark.parametrize("cut", ["mid-row", "between rows"])
+def test_a_table_cut_short_is_named(tmp_path, name, cut):
+    folder = run_folder.write(preempting(), tmp_path)
+    text = (folder / name).read_text()
+    rows = text.splitlines(keepends=True)
+    half = "".join(rows[: len(rows) // 2])
+    (folder / name).write_text(half if cut == "between rows" else half + rows[len(rows) // 2][:-3])
+    with pytest.raises(InputError) as caught:
+        run_folder.load(folder)
+    assert name in str(caught.value)
+    assert "is not whole" in str(caught.value) or "is cut short" in str(caught.value)
+
+
+def test_a_table_that_lacks_only_its_last_line_end_is_named(tmp_path):
+    folder = run_folder.write(preempting(), tmp_path)
+    text = (folder / "steps.csv").read_text()
+    (folder / "steps.csv").write_text(text.removesuffix("\n"))
+    with pytest.raises(InputError, match=r"steps.csv:\d+: is cut short: its last line has no end"):
+        run_folder.load(folder)
+
+
+@pytest.mark.parametrize("warmup_s", [0.0, 0.5, 100.0])
+def test_a_whole_folder_is_accepted_whatever_its_warm_up(tmp_path, warmup_s):
+    run_folder.load(run_folder.write(run(warmup_s=warmup_s), tmp_path))
+
+
+def test_several_folders_are_read_with_the_faults_of_all(result, tmp_path):
+    whole = run_folder.write(result, tmp_path)
+    with pytest.raises(InputError) as caught:
+        run_folder.load_all([tmp_path / "a", whole, tmp_path / "b"])
+    assert [fault.where for fault in caught.value.faults] == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert len(run_folder.load_all([whole, whole])) == 2
+
+
+def test_a_folder_without_preemption_times_is_still_a_run(result, tmp_path):
+    folder = run_folder.write(result, tmp_path)
+    (folder / "preemptions.csv").unlink()
+    assert run_folder.load(folder).preemption_times is None

@@ -1,0 +1,203 @@
+"""Several runs on one page: what they differ in, their numbers side by side, figures that hold them all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sim.report.captions import caption, describe_system
+from sim.report.document import Block, Bullets, Heading, Paragraph, Plate, Table
+from sim.report.plates import WIDE_IN
+from sim.report.tables import differences
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from sim.run_folder import SavedRun
+    from sim.scenario import Scenario
+
+LONGEST_LABEL = 32
+MOST_IN_LABEL = 2
+ROWS_A_RUN = 20
+SAME = ("arrival_s", "prompt_tokens")
+
+
+def labels_of(runs: Sequence[SavedRun]) -> list[str]:
+    """A short name for each run, all distinct: that of its scenario; else what it was run with otherwise than
+    the rest; else its folder.
+    """
+    names = [run.scenario.name for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    fields = scenario_differences(runs)
+    if 0 < len(fields) <= MOST_IN_LABEL:
+        told = [
+            ", ".join(f"{path.rsplit('.', 1)[-1]}={values[i]}" for path, values in fields.items())
+            for i in range(len(runs))
+        ]
+        if len(set(told)) == len(told) and max(map(len, told)) <= LONGEST_LABEL:
+            return told
+    folders = [run.folder.resolve().name for run in runs]
+    if len(set(folders)) == len(folders):
+        return folders
+    seen: Counter[str] = Counter()
+    labels = []
+    for name in folders:
+        seen[name] += 1
+        labels.append(f"{name} ({seen[name]})")
+    return labels
+
+
+def scenario_differences(runs: Sequence[SavedRun]) -> dict[str, list[str]]:
+    """The fields in which the scenarios differ, by dotted path, with the value in each run."""
+    flat = [dict(_leaves(run.scenario)) for run in runs]
+    paths = dict.fromkeys(path for fields in flat for path in fields)
+    values = {path: [fields.get(path, "–") for fields in flat] for path in paths}
+    return {path: told for path, told in values.items() if len(set(told)) > 1 and path != "description"}
+
+
+def _leaves(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    def walk(value: object, path: str) -> Iterator[tuple[str, str]]:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                yield from walk(inner, f"{path}.{key}" if path else str(key))
+        else:
+            yield path, str(value)
+
+    yield from walk(scenario.model_dump(mode="json"), "")
+
+
+def comparison_blocks(labels: Sequence[str], runs: Sequence[SavedRun]) -> list[Block]:
+    """The page down to its figures."""
+    blocks: list[Block] = [
+        Bullets(
+            tuple(
+                f"**{label}**: {describe_system(run.scenario)} {caption(run.summary, run.scenario)}"
+                for label, run in zip(labels, runs, strict=True)
+            )
+        )
+    ]
+    fields = scenario_differences(runs)
+    blocks.append(Heading(2, "What they differ in"))
+    if fields:
+        rows = tuple((f"`{path}`", *values) for path, values in fields.items())
+        blocks.append(Table(("field", *labels), rows, (False,) * (len(labels) + 1)))
+    else:
+        blocks.append(Paragraph("Nothing: the scenarios are the same."))
+    blocks.append(Heading(2, "Numbers"))
+    blocks.append(differences(labels, [run.summary for run in runs]))
+    same = "the same requests at the same moments" if same_requests(runs) else "different requests"
+    blocks.append(
+        Paragraph(
+            f"° fewer than 10 samples above it. pt: percentage points. The runs got {same}. Each is one run: "
+            "how much of a difference is chance, only several seeds can tell."
+        )
+    )
+    return blocks
+
+
+def same_requests(runs: Sequence[SavedRun]) -> bool:
+    """Whether all runs were sent the same requests at the same moments (common random numbers)."""
+    first = runs[0].requests
+    return all(
+        len(run.requests) == len(first)
+        and all(run.requests[name].equals(first[name]) for name in ("request_id", *SAME))
+        for run in runs[1:]
+    )
+
+
+def comparison_plates(labels: Sequence[str], runs: Sequence[SavedRun]) -> list[Plate]:
+    """Every figure with all runs in it: overlaid where one axis serves, else a panel for each."""
+    from sim import figures
+
+    named = dict(zip(labels, runs, strict=True))
+    measured = {
+        label: run.requests[run.requests["arrival_s"] >= run.scenario.warmup_s]
+        for label, run in named.items()
+    }
+    stepped = {label: run.steps for label, run in named.items() if len(run.steps)}
+    rows = -(-len(labels) // 3)
+
+    def latency(figure: Figure) -> str:
+        slos = [dict(run.scenario.slo.root) if run.scenario.slo else None for run in runs]
+        figures.plot_latency_panels(
+            measured, figure, slo=slos[0] if all(s == slos[0] for s in slos) else None
+        )
+        return "Latency and its tail; dots are p50, p90 and p99, hollow with fewer than 10 samples above."
+
+    def load(figure: Figure) -> str:
+        figures.plot_load_timeline(stepped, figure)
+        return "Running (solid) and waiting (dashed) requests of the whole fleet; of many steps the mean."
+
+    def kv(figure: Figure) -> str:
+        pools = {
+            label: blocks
+            for label in stepped
+            if isinstance(blocks := named[label].summary.get("num_gpu_blocks"), int)
+        }
+        figures.plot_kv_timeline(stepped, figure, num_blocks=pools if len(pools) == len(stepped) else None)
+        return "KV blocks in use over the whole fleet; a row of ticks for the preemptions of each run."
+
+    def parts(figure: Figure) -> str:
+        axes = figure.subplots(rows, min(3, len(labels)), squeeze=False, sharey=True).flat
+        for ax, (label, table) in zip(axes, measured.items(), strict=False):
+            figures.plot_decomposition(figures.latency_parts(table, "e2e"), ax, unit="s")
+            ax.set_xlabel(label)
+        for ax in list(axes)[len(labels) :]:
+            ax.set_visible(False)
+        return "What E2E is made of, by band of percentiles, run by run."
+
+    def waterfalls(figure: Figure) -> str:
+        first = runs[0]
+        t0, t1 = figures.close_window(first.requests, first.steps, first.scenario.warmup_s, ROWS_A_RUN)
+        chosen = first.requests[first.requests["arrival_s"] >= t0].head(ROWS_A_RUN)["request_id"]
+        same = same_requests(runs) and len(chosen) > 0
+        tables = {label: run.requests for label, run in named.items()}
+        if same:
+            tables = {label: table[table["request_id"].isin(chosen)] for label, table in tables.items()}
+            t0 = float(first.requests.loc[chosen.index, "arrival_s"].min())
+            t1 = max(float(table["last_token_s"].quantile(0.95)) for table in tables.values())
+        axes = figure.subplots(len(labels), 1, squeeze=False, sharex=True)[:, 0]
+        for ax, (label, run) in zip(axes, named.items(), strict=True):
+            figures.plot_request_waterfall(
+                tables[label], ax, stalls=run.preemption_times, t0=t0, t1=t1, max_rows=ROWS_A_RUN
+            )
+            ax.set_ylabel(label)
+            if ax is not axes[-1]:
+                ax.set_xlabel("")
+            if ax is not axes[0] and ax.get_legend():
+                ax.get_legend().remove()
+        if same:
+            return f"The same {len(chosen)} requests, from the worst minute of {labels[0]}, in each run."
+        return f"Requests in flight in the worst minute of {labels[0]}, and then in the other runs."
+
+    def preemptions(figure: Figure) -> str:
+        figures.plot_preemptions_per_request({label: run.requests for label, run in named.items()}, figure)
+        return "How often requests were preempted."
+
+    def fairness(figure: Figure) -> str:
+        figures.plot_fairness(measured, figure)
+        return "What each client class waits at worst."
+
+    plates = [Plate("latency", (9.3, 5.0), latency), Plate("parts", (9.3, 0.4 + 2.8 * rows), parts)]
+    classes = {name for table in measured.values() for name in table["class"].unique()}
+    if len(classes) > 1:
+        tall_in = 1.8 + 0.35 * len(classes) * len(labels)
+        plates.append(Plate("classes", (WIDE_IN, tall_in), fairness))
+    if stepped:
+        plates += [Plate("load", (WIDE_IN, 3.3), load), Plate("kv", (WIDE_IN, 3.3), kv)]
+    if len(stepped) == len(labels):
+        plates.append(Plate("waterfall", (WIDE_IN, 0.7 + 2.4 * len(labels)), waterfalls))
+    if any(run.requests["num_preemptions"].any() for run in runs):
+        plates.append(Plate("preemptions", (WIDE_IN, 3.0), preemptions))
+    return plates
+
+
+def folder_for(runs: Sequence[SavedRun]) -> Path:
+    """Where a comparison goes if nobody says: beside the first run, named by all."""
+    import hashlib
+
+    told = "\n".join(run.folder.resolve().name for run in runs)
+    return runs[0].folder.resolve().parent / f"comparison-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
