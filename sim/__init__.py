@@ -6,6 +6,7 @@ The public names, for notebooks and scripts:
     result = simulate(load_scenario("quickstart", ["workload.rate_per_s=12"]))
     result.summary, result.requests, result.steps, result.plot.latency_cdf()
     run = load_run("runs/quickstart-0123abcd")
+    sweep("chat-a100", {"engine.max_num_seqs": "16..256"}, rates="5:60").plot()
 
 They load on first use, so that the command line starts quickly.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sim.errors import Fault, InputError
+    from sim.experiments.sweep import sweep
     from sim.run_folder import SavedRun, load_run
     from sim.scenario import Scenario, load_scenario
     from sim.simulation import RunResult, simulate
@@ -30,6 +32,7 @@ __all__ = [
     "load_run",
     "load_scenario",
     "simulate",
+    "sweep",
 ]
 
 _HOMES = {
@@ -41,6 +44,7 @@ _HOMES = {
     "load_run": "sim.run_folder",
     "load_scenario": "sim.scenario",
     "simulate": "sim.simulation",
+    "sweep": "sim.experiments.sweep",
 }
 
 

@@ -91,7 +91,7 @@ def write(result: RunResult, root: Path | str = "runs") -> Path:
     try:
         _write_tables(result, draft)
         draft.chmod(0o755)
-        _replace(draft, folder)
+        put_in_place(draft, folder)
     except OSError as error:
         raise input_error(f"cannot be written: {_reason(error)}", where=str(folder)) from None
     finally:
@@ -220,7 +220,7 @@ def _write_rows(table: pd.DataFrame, path: Path) -> None:
             file.writelines(map(row.__mod__, zip(*(chunk[name].tolist() for name in table), strict=True)))
 
 
-def _replace(draft: Path, folder: Path) -> None:
+def put_in_place(draft: Path, folder: Path) -> None:
     """Put the draft in place of the folder; what is at its place stays whole until the draft is there."""
     if not folder.exists():
         draft.rename(folder)

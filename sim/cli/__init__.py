@@ -23,6 +23,7 @@ from sim.cli.fit import fit
 from sim.cli.report import report
 from sim.cli.run import run
 from sim.cli.scenarios import scenarios
+from sim.cli.sweep import sweep
 from sim.cli.validate import validate
 
 
@@ -63,7 +64,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich takes longer to import than the rest of --help together
 )
-for command in (run, explain, report, fit, scenarios, validate, conform, calibrate, compare_releases, bench):
+for command in (
+    run,
+    sweep,
+    explain,
+    report,
+    fit,
+    scenarios,
+    validate,
+    conform,
+    calibrate,
+    compare_releases,
+    bench,
+):
     app.command()(command)
 
 

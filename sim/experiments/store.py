@@ -36,8 +36,8 @@ Samples = Mapping[str, Column]
 _DIGEST_BYTES = 32
 _COLUMN = "column "
 _PACKAGES = ("sim", "scheduler", "cost_models")
-_TELL_NOTHING = {"cli", "figures", "statistics"}
-"""Folders of `sim` that move no result."""
+_TELL_NOTHING = {"cli", "figures", "statistics", "experiments"}
+"""Folders of `sim` that move no result, but for the error bands of validation."""
 _CODE = {".py", ".json", ".toml", ".csv"}
 
 
@@ -144,7 +144,8 @@ def code_fingerprint() -> str:
             root = Path(place)
             for path in sorted(root.rglob("*")):
                 inside = path.relative_to(root)
-                if path.suffix in _CODE and not (package == "sim" and inside.parts[0] in _TELL_NOTHING):
+                aside = package == "sim" and inside.parts[0] in _TELL_NOTHING
+                if path.suffix in _CODE and (not aside or "validate" in inside.parts):
                     told.update(f"{package}/{inside.as_posix()}\n".encode())
                     told.update(path.read_bytes())
     return f"dryserve {version('dryserve')} {told.hexdigest()[:16]}"

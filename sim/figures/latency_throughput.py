@@ -56,7 +56,7 @@ def plot_latency_throughput(
                 hollow |= few
             if f"{column}_low" in rows:
                 ends = rows[[f"{column}_low", f"{column}_high"]].to_numpy(dtype=np.float64)
-                ends *= facts.per_second / 1000.0
+                ends = ends * facts.per_second / 1000.0
                 ax.vlines(x, ends[:, 0], ends[:, 1], color=colour, lw=1.0)
     if labels != [""]:
         for _, name, _, line in STATISTICS:

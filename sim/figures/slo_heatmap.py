@@ -13,12 +13,19 @@ from sim.figures.style import VERMILLION, axes_for, styled
 
 @styled
 def plot_slo_heatmap(
-    sweep: pd.DataFrame, x: str, y: str, ax: Axes | Figure | None = None, *, value: str = "attainment"
+    sweep: pd.DataFrame,
+    x: str,
+    y: str,
+    ax: Axes | Figure | None = None,
+    *,
+    value: str = "attainment",
+    best: tuple[object, object] | None = None,
 ) -> Axes:
     """Draw the column `value` (a share, 0..1) of `sweep` over the columns `x` and `y`, in per cent.
 
-    The colour scale is always 0–100 %. Cells without a run stay white. The best cell is boxed; if several are
-    equally good, the first in the order of `y`, then `x`. Raises ValueError if a cell has two runs.
+    The colour scale is always 0–100 %. Cells without a run stay white. The best cell is boxed: the one with
+    the values `best` of `x` and `y`, or else the highest, the first in the order of `y`, then `x`. Raises
+    ValueError if a cell has two runs.
     """
     ax = axes_for(ax)
     # Not pivot_table, which would average two runs of one cell without a word.
@@ -44,7 +51,10 @@ def plot_slo_heatmap(
                 color="black" if cell > 60 else "white",
             )
     if np.isfinite(percent).any():
-        row, column = np.unravel_index(np.nanargmax(percent), percent.shape)
+        if best is None:
+            row, column = np.unravel_index(np.nanargmax(percent), percent.shape)
+        else:
+            row, column = grid.index.get_loc(best[1]), grid.columns.get_loc(best[0])
         box = (float(column) - 0.5, float(row) - 0.5)
         ax.add_patch(Rectangle(box, 1.0, 1.0, fill=False, edgecolor=VERMILLION, linewidth=2.5, clip_on=False))
     ax.set_xticks(range(grid.shape[1]), [f"{label}" for label in grid.columns])

@@ -15,14 +15,14 @@ _FORMS = "a..b, a..b:step or a,b,c"
 _RANGE = re.compile(r"^\s*(?P<low>[^.,:\s][^,:\s]*?)\s*\.\.\s*(?P<high>[^:\s]+)\s*(?::\s*(?P<step>\S+))?\s*$")
 
 
-def parse_axis(text: str) -> tuple[str, list[Data]]:
+def parse_axis(text: str, option: str = "--grid") -> tuple[str, list[Data]]:
     """The path and the values of one axis of a sweep, such as `engine.max_num_seqs=32..512`."""
     path, sign, values = text.partition("=")
     if not sign or not path.strip():
         raise input_error(
-            "must read path=values, such as engine.max_num_seqs=32..512", where=f"--grid {text}"
+            "must read path=values, such as engine.max_num_seqs=32..512", where=f"{option} {text}"
         )
-    return path.strip(), parse_grid(values, where=f"--grid {text}")
+    return path.strip(), parse_grid(values, where=f"{option} {text}")
 
 
 def parse_grid(text: str, *, where: str | None = None) -> list[Data]:

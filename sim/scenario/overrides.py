@@ -20,9 +20,7 @@ def apply_overrides(data: Data, places: Places, overrides: Sequence[str]) -> tup
     for text in overrides:
         place = f"--set {text}"
         key, sign, value_text = text.partition("=")
-        path: Path = tuple(
-            int(part) if part.isascii() and part.isdigit() else part for part in key.strip().split(".")
-        )
+        path = parse_path(key)
         if len(path) > _MAX_DEPTH:
             faults.append(Fault(place, None, f"the path has {len(path):,} steps; at most {_MAX_DEPTH}"))
             continue
@@ -34,7 +32,7 @@ def apply_overrides(data: Data, places: Places, overrides: Sequence[str]) -> tup
             faults += [Fault(place, key, fault.message) for fault in value_faults]
             continue
         try:
-            data = _with(data, path, value)
+            data = with_value(data, path, value)
         except LookupError as error:
             faults.append(Fault(place, key, str(error.args[0])))
             continue
@@ -42,17 +40,25 @@ def apply_overrides(data: Data, places: Places, overrides: Sequence[str]) -> tup
     return data, faults
 
 
-def _with(data: Data, path: Path, value: Data) -> Data:
-    """A copy of `data` in which `path` has `value`; sections on the way are made when missing."""
+def parse_path(text: str) -> Path:
+    """The steps of `a.b.0`; a number picks an item of a list."""
+    return tuple(int(part) if part.isascii() and part.isdigit() else part for part in text.strip().split("."))
+
+
+def with_value(data: Data, path: Path, value: Data) -> Data:
+    """A copy of `data` in which `path` has `value`; sections on the way are made when missing.
+
+    Raises LookupError where a path leads into a plain value or past the end of a list.
+    """
     if not path:
         return value
     head, rest = path[0], path[1:]
     if isinstance(data, tuple):
         if not isinstance(head, int) or head >= len(data):
             raise LookupError(f"'{head}' is no item of a list of {len(data)}")
-        return (*data[:head], _with(data[head], rest, value), *data[head + 1 :])
+        return (*data[:head], with_value(data[head], rest, value), *data[head + 1 :])
     if data is None:
         data = {}
     if not isinstance(data, dict):
         raise LookupError(f"'{head}' cannot be set inside the plain value {data!r}")
-    return {**data, str(head): _with(data.get(str(head)), rest, value)}
+    return {**data, str(head): with_value(data.get(str(head)), rest, value)}

@@ -1,0 +1,252 @@
+"""`sweep`: from a scenario and grids to a `Sweep` with tables, an answer and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sim.errors import Fault, InputError
+from sim.experiments.points import Progress, run_points
+from sim.experiments.sweep.answer import (
+    Best,
+    Capacity,
+    best_capacity,
+    best_cell,
+    capacities,
+    labels,
+    latency_column,
+    verdicts,
+    vllm_flags,
+)
+from sim.experiments.sweep.axes import RATE, Values, make_axes
+from sim.experiments.sweep.plan import MOST_RUNS, Cell, make_cells
+from sim.experiments.sweep.runs import Precision, Runs, Simulate, run_cells, run_to_precision
+from sim.experiments.sweep.tables import cell_table, replication_table
+from sim.scenario import Scenario, SloTarget, load_scenario
+from sim.scenario.slo import parse_slo
+from sim.statistics.precision import FIRST_STAGE
+from sim.summary import Json
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+REPLICATIONS = 5
+MOST_REPLICATIONS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What came of a sweep.
+
+    `table` has a row for each run, `summary` one for each cell with 95 % intervals (see
+    `sim.experiments.sweep.tables`), and a `verdict` of the SLO. `capacities` says up to which rate promises
+    hold, where the rate varies; `best` is the best cell. Written tables and figures come from these alone.
+    """
+
+    base: Scenario
+    paths: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    runs: Runs
+    targets: Mapping[str, SloTarget]
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    capacities: tuple[Capacity, ...]
+    best: Best | None
+
+    @property
+    def failed(self) -> list[tuple[str, str]]:
+        """Cells without a result or with failed runs, in words, and why."""
+        failed = self.summary[self.summary["error"].notna()]
+        return list(zip(labels(failed, self.paths), failed["error"].astype(str), strict=True))
+
+    @property
+    def flags(self) -> str:
+        """The best cell as arguments of `vllm serve`; empty if nothing that varies is one."""
+        return "" if self.best is None else vllm_flags(self.best.setting)
+
+    @property
+    def facts(self) -> dict[str, Json]:
+        """The summary of some run, for what they all have in common; empty if all failed."""
+        good = (o.summary for outcomes in self.runs.outcomes for o in outcomes if o.summary)
+        return next(good, {})
+
+    def plot(self, kind: str | None = None, ax: Axes | None = None) -> Axes:
+        """Draw one of the figures that fit the axes (`figures` names them), by default the first."""
+        from sim.experiments.sweep.pictures import figures
+
+        fitting = figures(self)
+        if not fitting:
+            raise ValueError("no figure fits these axes; use the tables")
+        if kind is not None and kind not in fitting:
+            raise ValueError(f"no figure {kind!r} of this sweep; it has {', '.join(fitting)}")
+        return fitting[kind if kind is not None else next(iter(fitting))](ax)
+
+    @property
+    def figures(self) -> list[str]:
+        """The names of the figures that fit the axes."""
+        from sim.experiments.sweep.pictures import figures
+
+        return list(figures(self))
+
+    def write(self, root: Path | str = "sweeps", *, draw: bool = True) -> Path:
+        """Write the tables, and the figures unless `draw` is false, into a folder below `root`; return it."""
+        from sim.experiments.sweep import folder
+
+        written = folder.write(self, Path(root))
+        if draw:
+            folder.draw(self, written)
+        return written
+
+
+def sweep(
+    scenario: Scenario | str | Path,
+    grids: Sequence[str] | Mapping[str, Values] = (),
+    *,
+    zipped: Sequence[str] | Mapping[str, Values] = (),
+    rates: str | Sequence[float] | None = None,
+    overrides: Sequence[str] = (),
+    slo: str | None = None,
+    requests: int | None = None,
+    replications: int | None = None,
+    seeds: Sequence[int] | None = None,
+    precision: float | None = None,
+    most_replications: int = MOST_REPLICATIONS,
+    backend: str = "loky",
+    address: str | None = None,
+    workers: int | None = None,
+    store: Path | Literal["default"] | None = "default",
+    on_progress: Callable[[Progress], None] | None = None,
+    allow_plugins: bool = False,
+) -> Sweep:
+    """Simulate every combination of `grids` (and `zipped`, which move together, and `rates`) several times.
+
+        found = sweep("chat-a100", {"engine.max_num_seqs": "32..512"}, rates="1:20", replications=5)
+        found.summary, found.best, found.plot("attainment")
+
+    Replications have the seeds base, base + 1, … or `seeds`, the same in every cell. With `precision` (0.05:
+    half-width at most 5 % of the mean, for goodput and the percentiles that the SLO names) there are ten of
+    them and then as many as it takes, up to `most_replications`. `slo` and `requests` (requests a run, in
+    place of a duration) change the scenario, `overrides` are `path=value` texts. How and where runs are made
+    is as in `sim.experiments.points.run_points`. Raises `InputError` with all mistakes before anything runs.
+    """
+    base, faults = _base(scenario, overrides, slo, requests)
+    try:
+        axes = make_axes(base, grids, zipped, rates)
+    except InputError as error:
+        faults += error.faults
+    chosen, seed_faults = _seeds(base, seeds, replications, precision, most_replications)
+    faults += seed_faults
+    if faults:
+        raise InputError(faults)
+    cells = make_cells(base, axes, len(chosen))
+    simulate: Simulate = partial(
+        run_points,
+        backend=backend,
+        address=address,
+        workers=workers,
+        store=store,
+        on_progress=on_progress,
+        allow_plugins=allow_plugins,
+    )
+    targets = _targets(base, cells)
+    if precision is None:
+        runs = run_cells(cells, chosen, simulate)
+    else:
+        wanted = Precision(precision, _columns(targets), most_replications)
+        runs = run_to_precision(cells, lambda index: base.seed + index, wanted, simulate)
+    return make_sweep(base, tuple(path for axis in axes for path in axis.paths), cells, runs, targets)
+
+
+def make_sweep(
+    base: Scenario,
+    paths: tuple[str, ...],
+    cells: Sequence[Cell],
+    runs: Runs,
+    targets: Mapping[str, SloTarget],
+) -> Sweep:
+    """Tables and answer of finished runs."""
+    table, summary = replication_table(cells, runs), cell_table(cells, runs)
+    summary["verdict"] = verdicts(summary, targets)
+    found = capacities(table, paths, targets)
+    best = None
+    if RATE in paths:
+        best = best_capacity(found)
+    elif len(cells) > 1:
+        best = best_cell(summary, table, paths, targets)
+    return Sweep(base, paths, tuple(cells), runs, targets, table, summary, tuple(found), best)
+
+
+def _base(
+    scenario: Scenario | str | Path,
+    overrides: Sequence[str],
+    slo: str | None,
+    requests: int | None,
+) -> tuple[Scenario, list[Fault]]:
+    """The scenario that is varied; faults of the options that change it come along."""
+    base = load_scenario(scenario, overrides) if not isinstance(scenario, Scenario) else scenario
+    faults: list[Fault] = []
+    changes: dict[str, object] = {}
+    if isinstance(scenario, Scenario) and overrides:
+        faults.append(Fault("overrides", None, "change a scenario by name or path, not one that is loaded"))
+    if slo is not None:
+        try:
+            changes["slo"] = parse_slo(slo)
+        except InputError as error:
+            faults += error.faults
+    if requests is not None:
+        fields = type(base.workload).model_fields
+        if requests < 1:
+            faults.append(Fault(f"--requests {requests}", None, "must be at least 1"))
+        elif "num_requests" not in fields:
+            message = f"a workload of kind {base.workload.kind} has no num_requests"
+            faults.append(Fault(f"--requests {requests}", None, message))
+        else:
+            size = {"num_requests": requests} | ({"duration_s": None} if "duration_s" in fields else {})
+            changes["workload"] = base.workload.model_copy(update=size)
+    return base.model_copy(update=changes), faults
+
+
+def _seeds(
+    base: Scenario,
+    seeds: Sequence[int] | None,
+    replications: int | None,
+    precision: float | None,
+    most_replications: int,
+) -> tuple[list[int], list[Fault]]:
+    """The seeds of the replications, or of a first stage; and what is wrong with what was asked."""
+    faults = []
+    if seeds is not None:
+        if replications is not None or precision is not None:
+            faults.append(Fault("--seeds", None, "leaves no choice of --replications or --precision"))
+        if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0 or max(seeds) >= 1 << 63:
+            faults.append(Fault("--seeds", None, "must be distinct whole numbers from 0 to 2^63 - 1"))
+    if replications is not None and precision is not None:
+        faults.append(Fault("--replications", None, "is found by --precision"))
+    if replications is not None and not 1 <= replications <= MOST_RUNS:
+        faults.append(Fault(f"--replications {replications}", None, f"must be from 1 to {MOST_RUNS:,}"))
+    if precision is not None and not 0.0 < precision < 1.0:
+        faults.append(Fault(f"--precision {precision}", None, "must be a share between 0 and 1, such as 5%"))
+    if most_replications < FIRST_STAGE:
+        where = f"--most-replications {most_replications}"
+        faults.append(Fault(where, None, f"must be at least {FIRST_STAGE}, those of the first stage"))
+    if faults:
+        return [], faults
+    count = FIRST_STAGE if precision is not None else replications or REPLICATIONS
+    return list(seeds) if seeds is not None else [base.seed + index for index in range(count)], []
+
+
+def _targets(base: Scenario, cells: Sequence[Cell]) -> dict[str, SloTarget]:
+    """The SLO targets by key: those of the base, or of the first cell where they vary."""
+    slo = next((cell.scenario.slo for cell in cells if cell.scenario is not None), base.slo)
+    return {} if slo is None else dict(zip(slo.root, slo.targets, strict=True))
+
+
+def _columns(targets: Mapping[str, SloTarget]) -> tuple[str, ...]:
+    """The numbers that a precision is about."""
+    if not targets:
+        return ("output_throughput", "p99_ttft_ms", "p99_tpot_ms")
+    return ("request_goodput", *dict.fromkeys(map(latency_column, targets.values())))
