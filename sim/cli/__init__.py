@@ -24,6 +24,7 @@ from sim.cli.report import report
 from sim.cli.run import run
 from sim.cli.scenarios import scenarios
 from sim.cli.sweep import sweep
+from sim.cli.trace import trace
 from sim.cli.validate import validate
 
 
@@ -69,6 +70,7 @@ for command in (
     sweep,
     explain,
     report,
+    trace,
     fit,
     scenarios,
     validate,

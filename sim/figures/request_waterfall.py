@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -20,6 +18,7 @@ from sim.figures.style import (
     legend_above,
     styled,
 )
+from sim.spans import preemption_cuts, request_spans
 
 MAX_ROWS = 40
 MAX_NOTES = 20
@@ -32,8 +31,6 @@ KINDS = {
     "preempted": (STALLED, ""),
     "recompute": (RECOMPUTE, "/////"),
 }
-Span = tuple[str, float, float]
-"""Kind, start and end (s)."""
 
 
 @styled
@@ -60,7 +57,7 @@ def plot_request_waterfall(
     chosen = requests[requests["arrival_s"].lt(end) & gone.gt(start) & requests["status"].ne("rejected")]
     rows = chosen.sort_values(["arrival_s", "request_id"]).head(max_rows)
     spans: dict[str, list[tuple[int, float, float]]] = {kind: [] for kind in KINDS}
-    lost = _cuts(stalls)
+    lost = preemption_cuts(stalls)
     done = rows["status"].eq("finished").to_numpy()
     columns = zip(rows["request_id"].to_numpy(), rows[list(MOMENTS)].to_numpy(dtype=float), done, strict=True)
     for row, (request_id, moments, finished) in enumerate(columns):
@@ -88,48 +85,6 @@ def plot_request_waterfall(
     ax.set_ylabel(f"request (by arrival{more})")
     legend_above(ax)
     return ax
-
-
-def request_spans(
-    arrival_s: float, scheduled_s: float, first_s: float, until_s: float, cuts: Sequence[tuple[float, ...]]
-) -> Iterator[Span]:
-    """What one request did until `until_s`; times that never came are NaN.
-
-    `cuts` are its preemptions in order: when preempted, when resumed, when it had its next token. One that
-    comes before that token ends the recomputation.
-    """
-    if not scheduled_s <= until_s:
-        yield "queued", arrival_s, until_s
-        return
-    yield "queued", arrival_s, scheduled_s
-    first_s = first_s if first_s <= until_s else until_s
-    begins = [*(cut[0] for cut in cuts[1:]), np.inf][: len(cuts)]
-    for kind, from_s, to_s in (("prefill", scheduled_s, first_s), ("decode", first_s, until_s)):
-        at = from_s
-        for cut, next_cut_s in zip(cuts, begins, strict=True):
-            if from_s <= cut[0] < to_s:
-                preempted_s, resumed_s, next_token_s = (
-                    until_s if np.isnan(moment) else min(moment, until_s) for moment in cut
-                )
-                if at < preempted_s:
-                    yield kind, at, preempted_s
-                yield "preempted", preempted_s, resumed_s
-                at = min(next_token_s, next_cut_s)
-                if resumed_s < at:
-                    yield "recompute", resumed_s, at
-        if at < to_s:
-            yield kind, at, to_s
-
-
-def _cuts(stalls: pd.DataFrame | None) -> dict[int, list[tuple[float, ...]]]:
-    """The preemptions of each request, in order of time."""
-    found: dict[int, list[tuple[float, ...]]] = {}
-    if stalls is not None:
-        table = stalls.sort_values("preempted_s")
-        moments = table[["preempted_s", "resumed_s", "next_token_s"]].to_numpy(dtype=float)
-        for request_id, cut in zip(table["request_id"].to_numpy(), moments, strict=True):
-            found.setdefault(int(request_id), []).append(tuple(cut))
-    return found
 
 
 def _last_event(requests: pd.DataFrame) -> float:

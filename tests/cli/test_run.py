@@ -176,3 +176,19 @@ def test_scenarios_lists_each_with_its_question():
 def test_version_and_help():
     assert dryserve("--version").stdout.startswith("dryserve ")
     assert "run" in dryserve("--help").stdout
+
+
+def test_trace_writes_into_the_folder_of_a_run(run):
+    (folder,) = (run[1] / "runs").iterdir()
+    done = dryserve("trace", folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{folder / 'trace.json.gz'}\n"
+    assert "40 requests" in done.stderr
+    assert (folder / "trace.json.gz").is_file()
+
+
+def test_trace_of_a_scenario_runs_it_and_says_where_it_was_cut(run):
+    done = dryserve("trace", "small.yaml", "--set", "seed=1", "--max-events", "300", cwd=run[1])
+    assert done.returncode == 0, done.stderr
+    assert (run[1] / "small.trace.json.gz").is_file()
+    assert "the window was cut to hold at most 300 events" in done.stderr
