@@ -64,7 +64,7 @@ class ReplicaWatch:
     By call that left somebody waiting: when, until when (the next call), its `Wait`, and the id of the
     request that was turned away at the head of the line (-1: none was looked at).
     By step: when it was scheduled, when the GPU had done with the batch before, when it began this one and
-    when it ended it, and how long its decodes alone would have taken.
+    when it ended it, how long its decodes alone would have taken, and whether prefills were held back in it.
     By chunk, that is by request and step in which the request computed prompt tokens or recomputed tokens:
     what the chunk costs alone, what all chunks of the step cost without its decodes, and the share of the
     chunk's tokens that had been computed before.
@@ -76,6 +76,7 @@ class ReplicaWatch:
         self.aside_call, self.aside_request = array("i"), array("i")
         self.scheduled_s, self.free_s, self.begin_s = array("d"), array("d"), array("d")
         self.gpu_end_s, self.decodes_s = array("d"), array("d")
+        self.step_held = array("b")
         self.chunk_request, self.chunk_step = array("i"), array("i")
         self.chunk_alone_s, self.chunks_s, self.chunk_again = array("d"), array("d"), array("d")
 
@@ -202,6 +203,7 @@ class WatchedReplica(Replica):
         columns.free_s.append(free_s)
         columns.begin_s.append(begin_s)
         columns.gpu_end_s.append(batch.end_s)
+        columns.step_held.append(self._watched.state.interval.is_held)
         columns.decodes_s.append(self._note_chunks(batch.output, batch.end_s - begin_s))
         return True
 

@@ -11,6 +11,7 @@ import numpy as np
 from cost_models import StepCost, StepShape
 from scheduler import KVCacheConfig, SchedulerConfig
 from sim.cluster.router import ROUTERS
+from sim.cluster.watched import Watch
 from sim.cluster.world import ReplicaSpec, World
 from sim.metrics import RequestTimes, request_times
 from sim.workload import RequestTable, Workload
@@ -83,6 +84,7 @@ def make_world(
     warmup_s: float = 0.0,
     seed: int = 0,
     plain: bool = False,
+    watch: Watch | None = None,
     **limits: object,
 ) -> World:
     timer = timer or FixedTimer()
@@ -113,6 +115,7 @@ def make_world(
         warmup_s=warmup_s,
         check=check,
         plain=plain,
+        watch=watch,
     )
 
 

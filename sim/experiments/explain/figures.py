@@ -79,11 +79,13 @@ def _timeline(observed: Observed, found: Explanation, figure: Figure, *, kv: boo
 
     result, window = observed.result, found.window
     assert window is not None
-    margin_s = _MARGIN * (window.end_s - window.start_s)
+    width_s = window.end_s - window.start_s
+    margin_s = _MARGIN * width_s
+    from_s = max(min(window.start_s, window.line_since_s), window.start_s - 4 * width_s) - margin_s
     steps = result.steps
     near = steps[
         steps["replica"].eq(window.replica)
-        & steps["t_s"].ge(window.start_s - margin_s)
+        & steps["t_s"].ge(from_s)
         & (steps["t_s"] - steps["step_time_s"]).le(window.end_s + margin_s)
     ]
     if kv:

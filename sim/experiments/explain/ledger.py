@@ -28,7 +28,7 @@ _WAITS = {
     Wait.SEQS: "seq_slots",
     Wait.HELD: "held_back",
 }
-FRONT_END, UNDER_WAY, UNPLANNED = INDEX["front_end"], INDEX["under_way"], INDEX["token_budget"]
+FRONT_END, UNDER_WAY, TOKEN_BUDGET = INDEX["front_end"], INDEX["under_way"], INDEX["token_budget"]
 PREFILL, DECODE, RECOMPUTE = INDEX["prefill"], INDEX["decode"], INDEX["recompute"]
 BY_PREFILLS, BY_DECODES = INDEX["by_prefills"], INDEX["by_decodes"]
 STALLED, HELD, HOST = INDEX["preempted"], INDEX["held_back"], INDEX["host"]
@@ -227,6 +227,7 @@ class _Book:
     def __init__(self, arrival_s: float, spans: Spans) -> None:
         self.at = arrival_s
         self.decode_steps = 0
+        self._last_step: int | None = None
         self.parts = np.zeros(len(KEYS))
         self._spans = spans
 
@@ -289,7 +290,7 @@ class _Book:
         parts[HOST] += host
         parts[DECODE] += decodes
         parts[BY_PREFILLS] += chunks
-        self.at = float(self._spans.end_s[last])
+        self.at, self._last_step = float(self._spans.end_s[last]), last
 
     def _book_step(self, step: int, chunk: Chunk | None, until_s: float) -> None:
         """One step that serves the request, from where the books stand to its end or to `until_s`."""
@@ -297,7 +298,11 @@ class _Book:
             return
         span = self._spans.span(step, self.at, until_s)
         parts = self.parts
-        parts[UNPLANNED] += span.unplanned
+        if span.unplanned > 0.0:
+            first = step if self._last_step is None else self._last_step + 1
+            held_s = span.unplanned * self._spans.held_share(first, step)
+            parts[HELD] += held_s
+            parts[TOKEN_BUDGET] += span.unplanned - held_s
         parts[UNDER_WAY] += span.under_way
         parts[HOST] += span.host
         if chunk is None:
@@ -310,4 +315,4 @@ class _Book:
             parts[PREFILL] += span.gpu * alone * (1.0 - chunk.again)
             parts[BY_PREFILLS] += span.gpu * prefills
             parts[BY_DECODES] += span.gpu * decodes
-        self.at = until_s
+        self.at, self._last_step = until_s, step

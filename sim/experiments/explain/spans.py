@@ -42,6 +42,7 @@ class Spans:
         n = len(end_s)
         self._scheduled, self._free = watch.scheduled_s, watch.free_s
         self._begin, self._gpu_end, self._decodes = watch.begin_s, watch.gpu_end_s, watch.decodes_s
+        self._held = watch.step_held
         self.end_s = end_s
         columns = [self._scheduled, self._free, self._begin, self._gpu_end, self._decodes]
         scheduled, free, begin, gpu_end, decodes = (np.frombuffer(c, dtype=np.float64)[:n] for c in columns)
@@ -88,6 +89,19 @@ class Spans:
             at = upto
         rest = max(end_s - at, 0.0)
         return Span(parts[0], parts[1], parts[2] + rest, parts[3])
+
+    def held_share(self, first: int, step: int) -> float:
+        """Of the time before `step` in which a running request got no tokens though steps from `first` on
+        were planned: the share of those in which prefills were held back. All of it, if there were none:
+        then the engine was paused.
+        """
+        if first >= step:
+            return 1.0
+        held_s = all_s = 0.0
+        for skipped in range(first, step):
+            all_s += self.gap_s[skipped]
+            held_s += self.gap_s[skipped] if self._held[skipped] else 0.0
+        return held_s / all_s if all_s else 0.0
 
     def decode_share(self, step: int) -> float:
         """The share of the step's GPU time that its decodes alone would take."""

@@ -23,7 +23,9 @@ class Window:
 
     `slow` of the `all_slow` slowest fell into it. `over_budget`: prompts that came in it and are longer than
     the token budget of a step. `replica` is the one that served most of these, with its
-    share of them.
+    share of them. At
+    the start `line_at_start` requests waited there, and somebody had ever since `line_since_s`; from then on
+    `rate_since_per_s` came to the fleet.
     """
 
     start_s: float
@@ -42,6 +44,9 @@ class Window:
     num_preemptions: int
     replica: int
     replica_share: float
+    line_at_start: int
+    line_since_s: float
+    rate_since_per_s: float
 
 
 def worst_window(
@@ -99,4 +104,16 @@ def worst_window(
         int(during["num_preemptions"].sum()),
         busiest,
         float(served[busiest] / served.sum()),
+        *_line(arrivals, steps[steps["replica"].eq(busiest)], start_s),
     )
+
+
+def _line(arrivals: Floats, steps: pd.DataFrame, start_s: float) -> tuple[int, float, float]:
+    """How many wait at a moment, since when there is a line without a break, and the rate since then."""
+    waiting = steps["num_waiting"].to_numpy()[steps["t_s"].to_numpy() <= start_s]
+    if not len(waiting) or not waiting[-1]:
+        return 0, start_s, 0.0
+    empty = np.flatnonzero(waiting == 0)
+    since_s = float(steps["t_s"].to_numpy()[empty[-1]]) if len(empty) else float(arrivals.min())
+    came = int(((arrivals >= since_s) & (arrivals <= start_s)).sum())
+    return int(waiting[-1]), since_s, came / max(start_s - since_s, 1e-9)

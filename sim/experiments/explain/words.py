@@ -130,6 +130,12 @@ def minute(found: Explanation, num_replicas: int, engine: EngineSection) -> list
         f"{window.max_running:,} ran and {window.max_waiting:,} waited, KV was up to "
         f"{window.max_kv_share:.0%} full; {window.num_preemptions:,} preemptions.",
     ]
+    if window.line_at_start and window.start_s - window.line_since_s > 0.1 * width_s:
+        lines.append(
+            f"At its start {window.line_at_start:,} waited already: the line had stood since "
+            f"{window.line_since_s:,.1f} s, with {window.rate_since_per_s:.3g} requests/s from then on "
+            f"({_ratio(window.rate_since_per_s, window.mean_rate_per_s)})."
+        )
     budget = engine.max_num_batched_tokens
     if budget and window.longest_prompt_tokens > budget:
         lines.append(
