@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sim.experiments.explain.explain import Explanation
     from sim.experiments.explain.observe import Observed
     from sim.experiments.explain.remedies import Remedy, Source
-    from sim.experiments.points import Progress
 
 
 class Metric(StrEnum):
@@ -142,30 +139,25 @@ def _try(
     *,
     allow_plugins: bool,
 ) -> list[Remedy]:
+    from sim.cli.progress import points_bar
     from sim.experiments.explain.candidates import candidates
     from sim.experiments.explain.explain import facts_of
     from sim.experiments.explain.remedies import try_remedies
 
     proposals = candidates(facts_of(observed, found))
-    typer.echo(f"simulating {len(proposals)} remedies", err=True)
-    return try_remedies(
-        source,
-        observed.result.scenario,
-        proposals,
-        found.percentile,
-        edges=edges,
-        workers=workers,
-        on_progress=_teller(),
-        allow_plugins=allow_plugins,
-    )
-
-
-def _teller() -> Callable[[Progress], None]:
-    def tell(progress: Progress) -> None:
-        if progress.done > progress.stored:
-            typer.echo(f"{progress.done} of {progress.total} done", err=True)
-
-    return tell
+    with points_bar() as bar:
+        remedies = try_remedies(
+            source,
+            observed.result.scenario,
+            proposals,
+            found.percentile,
+            edges=edges,
+            workers=workers,
+            on_progress=bar.update,
+            allow_plugins=allow_plugins,
+        )
+    typer.echo(f"remedies: {bar.told}", err=True)
+    return remedies
 
 
 def _draw(observed: Observed, found: Explanation, folder: Path) -> None:

@@ -52,9 +52,7 @@ class Watch:
         self.first_call = array("i", [0]) * num_requests
         self.admission_call = array("i", [-1]) * num_requests
         self.stalls: dict[int, list[tuple[float, float]]] = {}
-        """By request, its preemptions: when it lost its blocks, and when it was admitted again (NaN:
-        never).
-        """
+        """By request, its preemptions: see `Replica.stalls`."""
         self.replicas: list[ReplicaWatch] = []
 
 
@@ -165,6 +163,8 @@ class WatchedReplica(Replica):
         """See `Replica.stop`."""
         super().stop()
         self._columns.close_call(self._env.now)
+        for request_id, preempted_s, resumed_s in self.stalls:
+            self._watch.stalls.setdefault(request_id, []).append((preempted_s, resumed_s))
 
     def _note_plan(self, output: SchedulerOutput) -> None:
         """A plan has been made; nobody has used it yet."""
@@ -173,11 +173,6 @@ class WatchedReplica(Replica):
         number = len(columns.call_s)
         for request in output.new:
             watch.admission_call[request.request_id] = number
-        for request in output.preempted:
-            watch.stalls.setdefault(request.request_id, []).append((now, nan))
-        for request in output.resumed:
-            stalls = watch.stalls[request.request_id]
-            stalls[-1] = (stalls[-1][0], now)
         reason = self._watched.waits_for(output)
         if reason is None:
             return

@@ -106,7 +106,7 @@ def _waterfall(observed: Observed, found: Explanation, figure: Figure) -> None:
     chosen, (start_s, end_s) = _around(requests, found)
     flying = requests[requests["arrival_s"].le(end_s) & requests["last_token_s"].fillna(np.inf).ge(start_s)]
     rows = _nearest(flying, chosen, 40)
-    ax = plot_request_waterfall(rows, figure, stalls=stalls(observed), t0=start_s, t1=end_s)
+    ax = plot_request_waterfall(rows, figure, stalls=result.preemption_times, t0=start_s, t1=end_s)
     place = rows.sort_values(["arrival_s", "request_id"])["request_id"].tolist().index(chosen)
     prompt = int(requests["prompt_tokens"].to_numpy()[requests["request_id"].eq(chosen).to_numpy()][0])
     ax.annotate(
@@ -142,21 +142,6 @@ def _nearest(requests: pd.DataFrame, chosen: int, count: int) -> pd.DataFrame:
     place = int(np.flatnonzero(ordered["request_id"].eq(chosen).to_numpy())[0])
     start = max(min(place - count // 4, len(ordered) - count), 0)
     return ordered.iloc[start : start + count]
-
-
-def stalls(observed: Observed) -> pd.DataFrame:
-    """Each preemption: whom, when, when admitted again, when it had its next token (NaN: never), s."""
-    import pandas as pd
-
-    tokens = observed.result.recording[1]
-    rows = []
-    for request, times in sorted(observed.watch.stalls.items()):
-        low, high = np.searchsorted(tokens.request, [request, request + 1])
-        firsts = tokens.first_s[low:high]
-        for preempted_s, resumed_s in times:
-            later = firsts[firsts > (resumed_s if resumed_s == resumed_s else np.inf)]
-            rows.append((request, preempted_s, resumed_s, float(later[0]) if len(later) else np.nan))
-    return pd.DataFrame(rows, columns=["request_id", "preempted_s", "resumed_s", "next_token_s"])
 
 
 def _steps(observed: Observed, found: Explanation, figure: Figure) -> None:
