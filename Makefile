@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+FAST   := .venv-compiled
 
-.PHONY: run test nightly check lint types contracts bench conform notebooks clean
+.PHONY: run test nightly check lint types contracts bench compiled conform notebooks clean
 
 run: $(VENV)/.installed           ## run the quickstart scenario
 	$(BIN)/dryserve run quickstart
@@ -27,8 +28,10 @@ types: $(VENV)/.installed-dev
 contracts: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.installed         ## speed on the standard work, in requests and steps a second
-	$(BIN)/dryserve bench
+bench: $(FAST)/.installed         ## speed on the standard work, in requests and steps a second
+	$(FAST)/bin/dryserve bench
+
+compiled: $(FAST)/.installed      ## an installation with the step loop compiled (needs a C compiler)
 
 conform: $(VENV)/.installed       ## replay the recorded engine runs
 	$(BIN)/dryserve conform tests/golden
@@ -48,5 +51,17 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) install -c requirements-ci.txt -e '.[dev]'
 	touch $@
 
+# Built from a copy, for compiled modules beside their sources would hide every later change to these.
+COPIED := pyproject.toml README.md LICENSE sim scheduler cost_models scenarios
+SOURCES := $(shell find sim scheduler cost_models scenarios -name '*.py' -o -name '*.toml' -o -name '*.json' -o -name '*.yaml')
+
+$(FAST)/.installed: pyproject.toml requirements-ci.txt $(SOURCES)
+	$(PYTHON) -m venv $(FAST)
+	rm -rf build/compiled && mkdir -p build/compiled && cp -r $(COPIED) build/compiled
+	HATCH_BUILD_HOOKS_ENABLE=1 $(FAST)/bin/python -m pip --disable-pip-version-check --quiet \
+		install -c requirements-ci.txt ./build/compiled
+	rm -rf build/compiled
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build $(VENV) $(FAST) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

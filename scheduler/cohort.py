@@ -23,7 +23,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from scheduler.kv_cache.plain import PlainKVCache
-from scheduler.output import EngineCoreOutputs, RequestOutput, SchedulerOutput
+from scheduler.output import OUTPUT_FIELDS, EngineCoreOutputs, RequestOutput, SchedulerOutput
 from scheduler.request import Request
 from scheduler.state import EngineState
 from scheduler.status import RequestStatus
@@ -75,7 +75,7 @@ class Cohort:
         """Steps planned but not yet updated, the oldest first; they hold every member, though not by name."""
         self._state = state
         self._kv = kv_cache
-        self._pool = kv_cache.pool
+        self._pool = kv_cache.run_pool
         self._size = kv_cache.block_size
         self._forecast = forecast
         self._scheduler = scheduler
@@ -94,7 +94,7 @@ class Cohort:
         self._walked: Request | None = None
         self._events: list[Request] = []
         self._no_joins_before = 0
-        kv_cache.pool.watcher = self
+        kv_cache.run_pool.watcher = self
 
     # --- the step ---------------------------------------------------------------------------------------
 
@@ -259,14 +259,17 @@ class Cohort:
         Returns, for each step, the blocks taken and how many of them were evicted from the prefix cache. If
         `unfold` then gives a step, the last update is still to be done, with it.
         """
-        first, size = self.clock, self._size
-        tables = [self._needy[clock % size] for clock in range(first, first + steps)]
-        taken = [len(needy) for needy in tables]
+        first, size, all_needy = self.clock, self._size, self._needy
+        taken: list[int] = []
+        takers: list[Request] = []
+        for clock in range(first, first + steps):
+            needy = all_needy[clock % size]
+            taken.append(len(needy))
+            takers += needy
         unkeyed: list[int] = []
-        blocks = iter(self._pool.take(sum(taken), unkeyed))
-        for needy in tables:
-            for request in needy:
-                request.block_tables[0].append(next(blocks))
+        if takers:
+            for request, block in zip(takers, self._pool.take(len(takers), unkeyed), strict=True):
+                request.block_tables[0].append(block)
         evicted = taken
         if unkeyed:
             evicted, place, i = taken.copy(), 0, 0
@@ -446,7 +449,7 @@ class Cohort:
         """The step just planned as the ordinary walk would have written it. Call before anything happens."""
         self.write_back_all()
         full = SchedulerOutput(output.token_budget)
-        for name in SchedulerOutput.__slots__:
+        for name in OUTPUT_FIELDS:
             setattr(full, name, getattr(output, name))
         full.num_steady = full.steady_computed_tokens = full.most_steady_computed_tokens = 0
         named = {request: i for i, request in enumerate(output.requests)}

@@ -18,34 +18,37 @@ def count_recomputed(request: Request, num_computed_before: int, num_tokens: int
     return max(0, min(num_computed_before + num_tokens, request.high_water_tokens) - num_computed_before)
 
 
+OUTPUT_FIELDS = (
+    "finished_req_ids",
+    "has_prefill_chunk",
+    "input_budget",
+    "most_steady_computed_tokens",
+    "new",
+    "num_computed_before",
+    "num_drafting_slots",
+    "num_recomputed_tokens",
+    "num_scheduled_tokens",
+    "num_steady",
+    "preempted",
+    "requests",
+    "resumed",
+    "running_orders",
+    "samples",
+    "scheduled_spec_decode_tokens",
+    "steady_computed_tokens",
+    "step_number",
+    "token_budget",
+    "total_num_scheduled_tokens",
+    "turned_away",
+)
+
+
 class SchedulerOutput:
     """One step's decisions. The four lists are parallel, in scheduled order: running, then new and
     resumed.
     """
 
-    __slots__ = (
-        "finished_req_ids",
-        "has_prefill_chunk",
-        "input_budget",
-        "most_steady_computed_tokens",
-        "new",
-        "num_computed_before",
-        "num_drafting_slots",
-        "num_recomputed_tokens",
-        "num_scheduled_tokens",
-        "num_steady",
-        "preempted",
-        "requests",
-        "resumed",
-        "running_orders",
-        "samples",
-        "scheduled_spec_decode_tokens",
-        "steady_computed_tokens",
-        "step_number",
-        "token_budget",
-        "total_num_scheduled_tokens",
-        "turned_away",
-    )
+    __slots__ = OUTPUT_FIELDS
 
     def __init__(
         self, token_budget: int, input_budget: int | None = None, num_drafting_slots: int = 0

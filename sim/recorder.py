@@ -108,10 +108,10 @@ class StepLog:
         if len(self._buffer) >= self._limit:
             self._flush()
 
-    def append_many(self, rows: Floats) -> None:
-        """Add `len(rows)` steps at once; `rows` has shape (steps, len(STEP_FIELDS))."""
-        self._buffer.frombytes(np.ascontiguousarray(rows, dtype=np.float64).tobytes())
-        self.num_steps += len(rows)
+    def extend(self, rows: Sequence[float]) -> None:
+        """Add several steps at once: their rows, one after another."""
+        self._buffer.extend(rows)
+        self.num_steps += len(rows) // len(STEP_FIELDS)
         if len(self._buffer) >= self._limit:
             self._flush()
 

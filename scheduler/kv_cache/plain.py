@@ -18,8 +18,6 @@ from scheduler.speculation import Drafter
 class PlainKVCache(KVCache):
     """A `KVCache` whose only group is full attention, hashed block by block."""
 
-    pool: RunPool
-
     def __init__(
         self,
         config: KVCacheConfig,
@@ -29,7 +27,8 @@ class PlainKVCache(KVCache):
         drafter: Drafter | None = None,
     ) -> None:
         super().__init__(config, max_model_len=max_model_len, rules=rules, drafter=drafter)
-        self.pool = RunPool(config.num_blocks, reuse_unhashed_first=self.rules.reuse_unhashed_first)
+        self.run_pool = RunPool(config.num_blocks, reuse_unhashed_first=self.rules.reuse_unhashed_first)
+        self.pool = self.run_pool
         self.block_size = config.groups[0].block_size
 
     def find_hits(self, request: Request) -> PrefixHits:
@@ -39,7 +38,7 @@ class PlainKVCache(KVCache):
         limit = (request.num_tokens - 1) // size
         hits: list[int] = []
         while len(hits) < limit:
-            found = self.pool.find_chain(keys, len(hits), limit)
+            found = self.run_pool.find_chain(keys, len(hits), limit)
             if not found:
                 break
             hits += found
@@ -59,7 +58,7 @@ class PlainKVCache(KVCache):
         keep_free: int = 0,
     ) -> bool:
         """See `KVCache.allocate`."""
-        pool, size = self.pool, self.block_size
+        pool, size = self.run_pool, self.block_size
         hit_blocks = hits.blocks[0] if hits else []
         tokens = request.num_computed_tokens + len(hit_blocks) * size + num_external_tokens + num_new_tokens
         slots = min(tokens + num_lookahead_tokens, self.max_model_len)
@@ -89,9 +88,9 @@ class PlainKVCache(KVCache):
         tokens = computed + num_new_tokens
         missing = -(-min(tokens + num_lookahead_tokens, self.max_model_len) // size) - len(table)
         if missing > 0:
-            if missing > self.pool.free_queue.size:
+            if missing > self.run_pool.free_queue.size:
                 return False
-            table += self.pool.take(missing)
+            table += self.run_pool.take(missing)
         if self.caching:
             known = min(tokens, request.num_tokens)
             if known >= request.next_full_tokens:
@@ -106,7 +105,7 @@ class PlainKVCache(KVCache):
         hit_blocks = hits.blocks[0] if hits else []
         held = len(request.block_tables[0]) if request.block_tables else 0
         needed = -(-num_tokens // self.block_size) - held - len(hit_blocks)
-        return max(needed, 0) + (self.pool.num_free_of(hit_blocks) if hit_blocks else 0)
+        return max(needed, 0) + (self.run_pool.num_free_of(hit_blocks) if hit_blocks else 0)
 
     def note_quiet(self, request: Request, computed: int, num_tokens: int) -> None:
         """Work out up to where one-token steps need no call of `grow`."""
@@ -150,7 +149,7 @@ class PlainKVCache(KVCache):
                 return
         if len(keys) < full:
             self.hasher.extend(request)
-        table, pool = request.block_tables[0], self.pool
+        table, pool = request.block_tables[0], self.run_pool
         i = first
         while i < full:
             if run.first_key is None and not pool.claim(run, keys[i]):
@@ -169,7 +168,7 @@ class PlainKVCache(KVCache):
     def free(self, request: Request) -> None:
         """See `KVCache.free`."""
         if request.block_tables:
-            self.pool.release(request.block_tables[0], request.block_runs)
+            self.run_pool.release(request.block_tables[0], request.block_runs)
             request.block_tables = []
             request.block_runs = []
             request.num_cached_blocks = []

@@ -149,12 +149,13 @@ class BlockPool:
         self.key_of_block[block] = key
         self.group_of_block[block] = group
         cached = self._cached[group]
-        found = cached.setdefault(key, block)
-        if found is not block:
-            if isinstance(found, dict):
-                found[block] = None
-            else:
-                cached[key] = {found: None, block: None}
+        found = cached.get(key)
+        if found is None:
+            cached[key] = block
+        elif isinstance(found, dict):
+            found[block] = None
+        elif found != block:
+            cached[key] = {found: None, block: None}
 
     def forget(self, block: int) -> None:
         """Take a block out of the prefix cache; others with the same key stay."""

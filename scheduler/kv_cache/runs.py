@@ -354,12 +354,13 @@ class RunPool:
     def _add_single(self, block: int, key: int) -> None:
         self._keys[block] = key
         cached = self._singles.setdefault(key >> ROOM_BITS, {})
-        found = cached.setdefault(key, block)
-        if found is not block:
-            if isinstance(found, dict):
-                found[block] = None
-            else:
-                cached[key] = {found: None, block: None}
+        found = cached.get(key)
+        if found is None:
+            cached[key] = block
+        elif isinstance(found, dict):
+            found[block] = None
+        elif found != block:
+            cached[key] = {found: None, block: None}
 
     def _forget_single(self, block: int) -> None:
         key = self._keys[block]

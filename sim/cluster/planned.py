@@ -117,7 +117,7 @@ class PlannedReplica(Replica):
         """Wake at the end of the plan; an earlier alarm hands its sleeper over."""
         assert self._plan is not None
         alarm = Alarm(self._env, self._plan.update_s[self._plan.last])
-        if self._alarm is not None and self._alarm.callbacks:
+        if self._alarm is not None and not self._alarm.processed:
             assert alarm.callbacks is not None
             alarm.callbacks += self._alarm.callbacks
             self._alarm.callbacks.clear()
@@ -210,20 +210,24 @@ class PlannedReplica(Replica):
         used, cached = kv.num_used_blocks, kv.num_cached_free_blocks
         num_steady, num_running, num_waiting = engine.num_steady, engine.num_running, plan.num_waiting
         taken, evicted = engine.advance(num_turns)
+        preemptions, self._unrecorded_preemptions = self._unrecorded_preemptions, 0
         rows: list[tuple[float, tuple[int, ...]]] = [(batch.start_s, batch.row) for batch in in_flight]
         for turn, blocks, lost in zip(plan.turns, taken, evicted, strict=False):
             used += blocks
             cached -= lost
-            preemptions, self._unrecorded_preemptions = self._unrecorded_preemptions, 0
-            counts = (num_steady, 0, 0, num_running, num_waiting, used, cached, preemptions)
-            rows.append((turn.start_s, (*counts, BOUND_INDEX[turn.bound])))
+            bound = BOUND_INDEX[turn.bound]
+            row: tuple[int, ...] = (num_steady, 0, 0, num_running, num_waiting, used, cached, preemptions, bound)
+            rows.append((turn.start_s, row))
+            preemptions = 0
         last = plan.turns[num_turns - 1]
         self._gpu.entry_s, self._gpu.last_end_s = last.entry_s, last.end_s
         self._host_free_s = last.host_free_s
         output = engine.unfold()
         num_ended = num_turns if output is None else num_turns - 1
+        ended: list[float] = []
         for (start_s, row), update_s in zip(rows[:num_ended], plan.update_s, strict=False):
-            self._steps.append((start_s, update_s, *row))
+            ended += (start_s, update_s, *row)
+        self._steps.extend(ended)
         if in_flight:  # scheduling ahead: the last batch is under way now
             flying = in_flight.popleft().output
             in_flight.append(Batch(flying, flying, last.scheduled_s, last.start_s, last.end_s, rows[-1][1]))

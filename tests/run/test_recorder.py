@@ -21,7 +21,7 @@ def test_many_steps_at_once_equal_steps_one_by_one():
     for row in rows.tolist():
         one_by_one.append(tuple(row))
     for part in np.array_split(rows, 7):
-        at_once.append_many(part)
+        at_once.extend(part.ravel().tolist())
     for one, other in zip(one_by_one.kept(), at_once.kept(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert one_by_one.totals().num_preemptions == at_once.totals().num_preemptions
@@ -33,8 +33,8 @@ def test_many_steps_at_once_equal_steps_one_by_one():
 def test_without_kept_steps_end_times_and_totals_are_the_same():
     rows = make_rows(20_000)
     lean, full = StepLog(keep=False), StepLog(keep=True)
-    lean.append_many(rows)
-    full.append_many(rows)
+    lean.extend(rows.ravel().tolist())
+    full.extend(rows.ravel().tolist())
     assert len(lean.kept()[0]) == 0
     np.testing.assert_array_equal(lean.end_s(), full.end_s())
     assert lean.totals().busy_s == full.totals().busy_s
