@@ -7,7 +7,6 @@ parallel; block tables are not copied into it, they stand on the requests.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
 
 from scheduler.request import Request
 from scheduler.status import FinishReason
@@ -167,14 +166,21 @@ RequestOutput = tuple[Request, int, FinishReason | None]
 """`(request, number of new tokens, finish reason or None)`."""
 
 
-@dataclass(slots=True)
 class EngineCoreOutputs:
-    """What the update of one step tells the clients."""
+    """What the update of one step tells the clients.
 
-    entries: list[RequestOutput] = field(default_factory=list)
-    """Requests with new tokens, or ended by this output, in scheduled order; load errors come last."""
-    finished_by_client: dict[int, set[int]] | None = None
-    """Ids that ended since the client's last report, aborts included (only with `include_finished_set`)."""
+    `entries`: requests with new tokens, or ended by this output, in scheduled order; load errors come last.
+    `finished_by_client`: ids that ended since the client's last report, aborts included (only with
+    `include_finished_set`).
+    """
+
+    __slots__ = ("entries", "finished_by_client")
+
+    def __init__(
+        self, entries: list[RequestOutput], finished_by_client: dict[int, set[int]] | None = None
+    ) -> None:
+        self.entries = entries
+        self.finished_by_client = finished_by_client
 
     def by_client(self) -> dict[int, list[RequestOutput]]:
         """Entries per client index, clients in the order of their first entry."""

@@ -15,12 +15,14 @@ from scheduler.release import Rules
 from scheduler.request import Request
 
 
-@dataclass(slots=True)
 class PrefixHits:
     """Cached blocks a request can start from: one list per group, and the tokens they cover."""
 
-    blocks: list[list[int]]
-    num_tokens: int = 0
+    __slots__ = ("blocks", "num_tokens")
+
+    def __init__(self, blocks: list[list[int]], num_tokens: int = 0) -> None:
+        self.blocks = blocks
+        self.num_tokens = num_tokens
 
 
 @dataclass(slots=True)

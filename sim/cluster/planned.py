@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Generator
 from itertools import islice
 from operator import itemgetter
-from typing import NamedTuple
 
 from simpy import Event
 
@@ -26,19 +25,12 @@ _time = itemgetter(0)
 _REACH = (16, 1024)
 
 
-class Turn(NamedTuple):
-    """One turn of the step loop: a batch is scheduled, then the oldest batch in flight ends.
+Turn = tuple[float, float, float, float, float, str]
+"""One turn of the step loop: a batch is scheduled, then the oldest batch in flight ends.
 
-    When the batch is scheduled, when the GPU begins and ends it, and when the GPU and the host can take the
-    next; which term binds it.
-    """
-
-    scheduled_s: float
-    start_s: float
-    end_s: float
-    entry_s: float
-    host_free_s: float
-    bound: str
+When the batch is scheduled, when the GPU begins and ends it, and when the GPU and the host can take the
+next (all in s); which term binds it.
+"""
 
 
 class Plan:
@@ -107,7 +99,7 @@ class PlannedReplica(Replica):
             entry_s = begins_s + stage_s
             end_s = max(begins_s + gpu_s, end_s + stage_s)
             ends.append(end_s)
-            note_turn(Turn(now, start_s, end_s, entry_s, host_free_s, bound))
+            note_turn((now, start_s, end_s, entry_s, host_free_s, bound))
             now += max(ends.popleft() - now, host_free_s - now, 0.0)
             note_update(now)
         plan.last = num_turns - 1
@@ -187,7 +179,7 @@ class PlannedReplica(Replica):
         """Commit the complete turns, begin the one after them, and let go of the rest."""
         self._plan = None
         self._commit(plan, complete)
-        self._schedule(plan.turns[complete].scheduled_s)
+        self._schedule(plan.turns[complete][0])
         self._let_enter(None, plan.entering)
 
     # --- commit -----------------------------------------------------------------------------------------
@@ -212,16 +204,14 @@ class PlannedReplica(Replica):
         taken, evicted = engine.advance(num_turns)
         preemptions, self._unrecorded_preemptions = self._unrecorded_preemptions, 0
         rows: list[tuple[float, tuple[int, ...]]] = [(batch.start_s, batch.row) for batch in in_flight]
-        for turn, blocks, lost in zip(plan.turns, taken, evicted, strict=False):
+        for (_, start_s, _, _, _, bound), blocks, lost in zip(plan.turns, taken, evicted, strict=False):
             used += blocks
             cached -= lost
-            bound = BOUND_INDEX[turn.bound]
-            row: tuple[int, ...] = (num_steady, 0, 0, num_running, num_waiting, used, cached, preemptions, bound)
-            rows.append((turn.start_s, row))
+            counts = (num_steady, 0, 0, num_running, num_waiting, used, cached, preemptions)
+            rows.append((start_s, (*counts, BOUND_INDEX[bound])))
             preemptions = 0
-        last = plan.turns[num_turns - 1]
-        self._gpu.entry_s, self._gpu.last_end_s = last.entry_s, last.end_s
-        self._host_free_s = last.host_free_s
+        scheduled_s, begins_s, end_s, self._gpu.entry_s, self._host_free_s, _ = plan.turns[num_turns - 1]
+        self._gpu.last_end_s = end_s
         output = engine.unfold()
         num_ended = num_turns if output is None else num_turns - 1
         ended: list[float] = []
@@ -230,8 +220,8 @@ class PlannedReplica(Replica):
         self._steps.extend(ended)
         if in_flight:  # scheduling ahead: the last batch is under way now
             flying = in_flight.popleft().output
-            in_flight.append(Batch(flying, flying, last.scheduled_s, last.start_s, last.end_s, rows[-1][1]))
+            in_flight.append(Batch(flying, flying, scheduled_s, begins_s, end_s, rows[-1][1]))
         self._guard.on_step(engine, gave_tokens=True)
         if output is not None:
             start_s, row = rows[num_ended]
-            self._update(Batch(output, output, last.scheduled_s, start_s, plan.update_s[num_ended], row))
+            self._update(Batch(output, output, scheduled_s, start_s, plan.update_s[num_ended], row))

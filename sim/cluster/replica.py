@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from math import nan
 
 from simpy import Event
@@ -31,17 +30,29 @@ from sim.recorder import Recorder
 BOUND_INDEX = {name: index for index, name in enumerate(BOUNDS)}
 
 
-@dataclass(slots=True)
 class Batch:
-    """A scheduled step on its way through the GPU; `row` has its columns from `decode_tokens` on."""
+    """A scheduled step on its way through the GPU; `row` has its columns from `decode_tokens` on.
 
-    output: SchedulerOutput
-    expanded: SchedulerOutput
-    """The same with every request named, if the replica is checked."""
-    scheduled_s: float
-    start_s: float
-    end_s: float
-    row: tuple[int, ...]
+    `expanded` is the same step with every request named, if the replica is checked.
+    """
+
+    __slots__ = ("end_s", "expanded", "output", "row", "scheduled_s", "start_s")
+
+    def __init__(
+        self,
+        output: SchedulerOutput,
+        expanded: SchedulerOutput,
+        scheduled_s: float,
+        start_s: float,
+        end_s: float,
+        row: tuple[int, ...],
+    ) -> None:
+        self.output = output
+        self.expanded = expanded
+        self.scheduled_s = scheduled_s
+        self.start_s = start_s
+        self.end_s = end_s
+        self.row = row
 
 
 class Replica:
