@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 FAST   := .venv-compiled
 
-.PHONY: run test nightly check lint types contracts bench compiled conform notebooks clean
+.PHONY: run test nightly check lint types contracts bench compiled compiled-tests conform notebooks clean
 
 run: $(VENV)/.installed           ## run the quickstart scenario
 	$(BIN)/dryserve run quickstart
@@ -13,7 +13,7 @@ run: $(VENV)/.installed           ## run the quickstart scenario
 test: $(VENV)/.installed-dev      ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --mpl
 
-nightly: $(VENV)/.installed-dev   ## the tests that take many minutes
+nightly: $(VENV)/.installed-dev compiled-tests ## the tests that take many minutes
 	$(BIN)/python -m pytest -n 2 --dist load -m nightly
 
 check: lint types contracts test  ## everything that must hold before a change lands
@@ -32,6 +32,12 @@ bench: $(FAST)/.installed         ## speed on the standard work, in requests and
 	$(FAST)/bin/dryserve bench
 
 compiled: $(FAST)/.installed      ## an installation with the step loop compiled (needs a C compiler)
+
+compiled-tests: $(FAST)/.installed ## decisions, times and laws again, on the compiled step loop
+	$(FAST)/bin/python -m pip --disable-pip-version-check --quiet install -c requirements-ci.txt pytest pytest-mpl hypothesis
+	rm -rf build/tests && mkdir -p build/tests && cp -r tests pyproject.toml build/tests
+	cd build/tests && DRYSERVE_SHARED=$${DRYSERVE_SHARED:-$(abspath ../shared)} ../../$(FAST)/bin/python -m pytest -q \
+		tests/conformance tests/fast tests/scheduler tests/policies tests/features tests/cluster tests/laws tests/run
 
 conform: $(VENV)/.installed       ## replay the recorded engine runs
 	$(BIN)/dryserve conform tests/golden

@@ -54,10 +54,13 @@ def _line(timing: Timing) -> str:
 
 
 def _screen(timing: Timing, start_up_s: float) -> str:
+    from sim.experiments.bench import is_compiled
+
     work, cpu_s = timing.work, max(timing.cpu_s, 1e-9)
     origin = f"of {work.trace}" if work.trace else f"at {work.rate_per_s:g}/s"
     how = [f"{work.replicas} replica" + "s" * (work.replicas > 1)]
     how += ["asynchronous"] * work.asynchronous + ["plain"] * work.plain
+    how.append("compiled" if is_compiled() else "pure Python")
     return "\n".join(
         (
             f"{timing.num_requests:,} requests {origin}, {', '.join(how)}",

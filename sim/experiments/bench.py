@@ -110,6 +110,13 @@ def _num_tokens(result: RunResult) -> int:
     return int(result.summary["total_input_tokens"]) + int(result.summary["total_output_tokens"])  # type: ignore[arg-type]
 
 
+def is_compiled() -> bool:
+    """Whether this installation has the compiled step loop (`make compiled`)."""
+    from sim.cluster import replica
+
+    return not replica.__file__.endswith(".py")
+
+
 def peak_memory_mib() -> float:
     """Most memory this process has had so far, MiB; 0 where the system does not tell."""
     try:
