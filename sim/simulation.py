@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.shapes import BOUNDS
+from scheduler import EngineCore
 from sim.cluster.router import make_router
 from sim.cluster.watched import Watch
 from sim.cluster.world import Progress, World
@@ -125,6 +126,11 @@ class RunResult:
     def times(self) -> RequestTimes:
         """The times of every request of the workload, by id, exact."""
         return self._times
+
+    @property
+    def engines(self) -> Sequence[EngineCore]:
+        """The engines as the run has left them, a replica each."""
+        return self._engines
 
     @cached_property
     def _times(self) -> RequestTimes:

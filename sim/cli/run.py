@@ -28,6 +28,10 @@ def run(
     allow_plugins: Annotated[
         bool, typer.Option("--allow-plugins", help="Let the scenario name policy classes of your own.")
     ] = False,
+    export: Annotated[
+        str,
+        typer.Option(metavar="FORMAT,...", help="Also write vllm (bench result), parquet, openmetrics."),
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print summary.json in place of the screen.")
     ] = False,
@@ -35,19 +39,25 @@ def run(
     """Run a scenario and print what came of it."""
     from sim import run_folder, screen
     from sim.cli.progress import progress_bar
+    from sim.exports import check_formats, write_exports
     from sim.scenario import load_scenario
     from sim.simulation import simulate
 
+    formats = [name.strip() for name in export.split(",") if name.strip()]
+    check_formats(formats)
     chosen = load_scenario(scenario, overrides or ())
     started = time.perf_counter()
     with progress_bar("requests") as progress:
         result = simulate(chosen, check=check, progress=progress, plain=plain, allow_plugins=allow_plugins)
     took_s = time.perf_counter() - started
     folder = run_folder.write(result, out)
+    exported = write_exports(result, folder, formats)
     text = json.dumps(result.summary, indent=2, allow_nan=False) if as_json else screen.render(result.summary)
     typer.echo(text)
     laws = "; all laws hold" if check else ""
     typer.echo(f"simulated {result.clock_s:,.1f} s in {took_s:.1f} s{laws}; results in {folder}", err=True)
+    for path in exported:
+        typer.echo(f"exported {path}", err=True)
     if not no_report:
         _report(result, folder)
     if result.stuck is not None:
