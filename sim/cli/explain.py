@@ -61,23 +61,35 @@ def explain(
     """
     from sim import run_folder
     from sim.cli.progress import progress_bar
+    from sim.errors import InputError, input_error
     from sim.experiments.explain import folder as explain_folder
     from sim.experiments.explain import screen, words
     from sim.experiments.explain.explain import as_run, prompt_classes
     from sim.experiments.explain.explain import explain as find
     from sim.experiments.explain.observe import observe
-    from sim.experiments.explain.remedies import by_prompt_length, effect_of
+    from sim.experiments.explain.remedies import ITL_PERCENTILES, by_prompt_length, effect_of
+    from sim.experiments.explain.tables import render_tables
 
     name = "e2el" if metric is Metric.E2E else metric.value
+    if name == "itl" and not no_remedies and percentile not in ITL_PERCENTILES:
+        raise input_error("of ITL 50, 90, 95 and 99, or any other with --no-remedies", where="--percentile")
     source, saved = _source(run, tuple(overrides or ()))
     scenario = source.load()
-    with progress_bar("requests") as progress:
-        observed = observe(scenario, progress=progress, allow_plugins=allow_plugins)
+    try:
+        with progress_bar("requests") as progress:
+            observed = observe(scenario, progress=progress, allow_plugins=allow_plugins)
+    except InputError as error:
+        if saved is None:
+            raise
+        typer.echo(render_tables(run_folder.load(saved), name, percentile, str(error)))
+        return
     result = observed.result
-    if saved is None:
-        saved = run_folder.write(result, out)
-    else:
+    if saved is not None:
         _tell_differences(saved, result.summary)
+    else:
+        saved = out / run_folder.folder_name(scenario)
+        if not _is_kept(saved, result.summary):
+            saved = run_folder.write(result, out)
     found = find(observed, name, percentile)
     edges, itself = prompt_classes(observed), as_run(observed)
     baseline, classes = effect_of(itself, percentile), by_prompt_length(itself, percentile, edges)
@@ -113,16 +125,21 @@ def _source(run: str, overrides: tuple[str, ...]) -> tuple[Source, Path | None]:
     return Source(str(scenario)), folder
 
 
-def _tell_differences(folder: Path, summary: object) -> None:
-    """Whether the run that was explained is the one in the folder: another version may run otherwise."""
+def _is_kept(folder: Path, summary: object) -> bool | None:
+    """Whether the folder holds this very run; None if it cannot be read."""
     try:
         before = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        typer.echo(
-            f"note: {folder}/summary.json cannot be read: not compared with the run explained here", err=True
-        )
-        return
-    if before != json.loads(json.dumps(summary, allow_nan=False)):
+        return None
+    return bool(before == json.loads(json.dumps(summary, allow_nan=False)))
+
+
+def _tell_differences(folder: Path, summary: object) -> None:
+    """Whether the run that was explained is the one in the folder: another version may run otherwise."""
+    kept = _is_kept(folder, summary)
+    if kept is None:
+        typer.echo(f"note: {folder}/summary.json cannot be read, so it was not compared", err=True)
+    elif not kept:
         typer.echo(
             f"note: the results in {folder} are not what its scenario gives now (another version, or another "
             "trace file); explained is the run as it is now",

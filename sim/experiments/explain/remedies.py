@@ -19,7 +19,8 @@ from sim.summary import Json
 Floats = NDArray[np.float64]
 
 COLUMNS = ("arrival_s", "prompt_tokens", "ttft_s", "e2e_s", "status")
-METRICS = ("ttft", "itl", "e2el")
+ITL_PERCENTILES = (50, 90, 95, 99)
+"""Those that a summary has; of TTFT and E2E any can be worked out."""
 NO_EFFECT = 0.01
 """Relative changes below this are called none: one run cannot tell them from chance."""
 
