@@ -7,6 +7,7 @@ alone, so that one which kills its worker is told from those that ran beside it.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import sys
 import warnings
@@ -65,7 +66,11 @@ def simulate_all(jobs: Mapping[str, Job], place: Place) -> Iterator[Done]:
         yield from map(run_job, payloads.values())
         return
     with _cluster(place) as config:
-        yield from _with_deaths(payloads, workers, config)
+        try:
+            yield from _with_deaths(payloads, workers, config)
+        except _lost_clusters():
+            message = "the cluster does not answer any more; what it had finished is kept"
+            raise input_error(message, where=f"--address {place.address}") from None
 
 
 def _with_deaths(
@@ -122,8 +127,17 @@ def _worker_deaths() -> tuple[type[BaseException], ...]:
     """What a call of joblib raises when a worker has died. Dask runs such tasks again by itself."""
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
-    lost = sys.modules.get("sim.experiments.backends_ray")
-    return (BrokenProcessPool,) if lost is None else (BrokenProcessPool, lost.ActorLostError)
+    return (BrokenProcessPool, *_imported("backends_ray", "ActorLostError"))
+
+
+def _lost_clusters() -> tuple[type[BaseException], ...]:
+    return _imported("backends_dask", "ClusterLostError")
+
+
+def _imported(module: str, name: str) -> tuple[type[BaseException], ...]:
+    """An exception of a module that is imported only where its backend is used."""
+    found = sys.modules.get(f"sim.experiments.{module}")
+    return () if found is None else (getattr(found, name),)
 
 
 @contextmanager
@@ -147,6 +161,7 @@ def _dask(place: Place, stack: ExitStack) -> Callable[[], dict[str, Any]]:
         message = "needs dask: pip install 'dryserve[cluster]'"
         raise input_error(message, where="--backend dask") from None
     where = f"--address {place.address}"
+    stack.enter_context(_quiet("distributed.client"))
     try:
         client = stack.enter_context(
             Client(place.address, timeout=_CONNECT_S, set_as_default=False)  # type: ignore[no-untyped-call]
@@ -160,6 +175,18 @@ def _dask(place: Place, stack: ExitStack) -> Callable[[], dict[str, Any]]:
             raise input_error("the Dask cluster there has no workers", where=where) from None
     joblib.register_parallel_backend("dryserve-dask", CarefulDaskBackend)
     return lambda: {"backend": "dryserve-dask", "client": client, "pure": False}
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Keep a library from printing its own tracebacks: what matters is told as an error."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _ray(place: Place, stack: ExitStack) -> Callable[[], dict[str, Any]]:

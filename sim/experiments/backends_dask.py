@@ -12,6 +12,10 @@ from joblib._dask import DaskDistributedBackend
 from sim.experiments.worker import Done, Job
 
 
+class ClusterLostError(RuntimeError):
+    """The scheduler does not answer any more."""
+
+
 class CarefulDaskBackend(DaskDistributedBackend):  # type: ignore[misc]  # joblib has no types
     """Dask itself runs tasks of dead workers again; where it gives up, the task is reported as failed.
 
@@ -31,3 +35,9 @@ class CarefulDaskBackend(DaskDistributedBackend):  # type: ignore[misc]  # jobli
 
         future.add_done_callback(tell_loss)
         return future
+
+    def retrieve_result_callback(self, out: Any) -> Any:
+        """The result of a batch; raises `ClusterLostError` for one that was cancelled."""
+        if isinstance(out, BaseException):
+            raise ClusterLostError(str(out))
+        return super().retrieve_result_callback(out)

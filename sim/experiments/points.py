@@ -8,6 +8,7 @@ nothing.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Literal
 from sim.errors import InputError, did_you_mean
 from sim.experiments.backends import Place, simulate_all
 from sim.experiments.store import Entry, Samples, Store, code_fingerprint, default_folder, point_key, unpack
-from sim.experiments.worker import COLUMNS, Job
+from sim.experiments.worker import COLUMNS, Caller, Job
 from sim.scenario import Scenario
 from sim.summary import Json
 
@@ -86,6 +87,7 @@ def run_points(
     kept = _Kept(store)
     columns = tuple(sorted(set(columns)))
     keys = [point_key(point.scenario, columns) for point in points]
+    caller = Caller(os.getpid(), str(Path.cwd())) if backend == "loky" else None
     found: dict[str, Entry | str] = {}
     jobs: dict[str, Job] = {}
     for key, point in zip(keys, points, strict=True):
@@ -94,7 +96,7 @@ def run_points(
             if entry is not None:
                 found[key] = entry
             else:
-                jobs[key] = Job(key, point.scenario, columns, allow_plugins, code_fingerprint())
+                jobs[key] = Job(key, point.scenario, columns, allow_plugins, code_fingerprint(), caller)
     stored = len(found)
 
     def tell() -> None:

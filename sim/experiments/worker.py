@@ -6,7 +6,10 @@ Work and results travel as bytes, the same on every backend: the result is the v
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -44,6 +47,17 @@ COLUMNS = (
 """What may be asked for by name: the columns of `requests.csv`, one value a request that was sent, by id."""
 
 
+_LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who gave a job to a worker on the same machine: its process id and current folder."""
+
+    pid: int
+    folder: str
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A point on its way to a worker."""
@@ -53,6 +67,7 @@ class Job:
     columns: tuple[str, ...]
     allow_plugins: bool
     fingerprint: str
+    caller: Caller | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,8 @@ def run_job(payload: bytes) -> Done:
     if code_fingerprint() != job.fingerprint:
         message = f"the worker runs {code_fingerprint()}, not {job.fingerprint}: results could differ"
         return Done(job.key, None, message)
+    if job.caller is not None and job.caller.pid != os.getpid():
+        _follow(job.caller)
     try:
         return Done(job.key, pack(job.key, _simulate(job)))
     except InputError as error:
@@ -78,6 +95,23 @@ def run_job(payload: bytes) -> Done:
         return Done(job.key, None, "the worker ran out of memory")
     except Exception as error:
         return Done(job.key, None, f"{type(error).__name__}: {error}{_place(error)}")
+
+
+def _follow(caller: Caller) -> None:
+    """Work where the caller is, for workers outlive a call and it may have moved; and end when it dies."""
+    os.chdir(caller.folder)
+    if caller.pid not in _watched:
+        _watched.add(caller.pid)
+        threading.Thread(target=_end_with, args=(caller.pid,), daemon=True).start()
+
+
+_watched = set[int]()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY_S)
+    os._exit(1)
 
 
 def _simulate(job: Job) -> Entry:
