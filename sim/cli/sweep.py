@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -35,6 +35,10 @@ def sweep(
     ] = None,
     requests: Annotated[
         int | None, typer.Option(help="Requests of each run, in place of the scenario's duration.")
+    ] = None,
+    warm_up: Annotated[
+        str | None,
+        typer.Option(help="Leave out what arrives before this, such as 60s; auto finds it (MSER-5)."),
     ] = None,
     replications: Annotated[
         int | None, typer.Option(help="Runs of each point, with different seeds; default 5.")
@@ -91,6 +95,7 @@ def sweep(
                 overrides=overrides or (),
                 slo=slo,
                 requests=requests,
+                warm_up=_warm_up(warm_up),
                 replications=replications,
                 seeds=_seeds(seeds),
                 precision=_share(precision),
@@ -131,6 +136,18 @@ def _seeds(text: str | None) -> list[int] | None:
     if not all(type(value) is int for value in values):
         raise input_error("must be whole numbers", where=where)
     return [value for value in values if type(value) is int]
+
+
+def _warm_up(text: str | None) -> float | Literal["auto"] | None:
+    """`auto`, or `60s` in seconds."""
+    from sim.errors import input_error
+
+    if text is None or text == "auto":
+        return "auto" if text else None
+    try:
+        return float(text.strip().removesuffix("s"))
+    except ValueError:
+        raise input_error("must be auto or a time such as 60s", where=f"--warm-up {text}") from None
 
 
 def _share(text: str | None) -> float | None:

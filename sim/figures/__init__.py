@@ -5,10 +5,12 @@ from the files alone. No function draws a title, and none needs a running simula
 """
 
 from sim.figures.attainment import plot_attainment
+from sim.figures.budget_strips import plot_budget_strips
 from sim.figures.capacity_cost import plot_capacity_cost
 from sim.figures.close_up import busiest_steps, close_window, worst_minute
 from sim.figures.decomposition import latency_parts, plot_bands, plot_decomposition
 from sim.figures.fairness import plot_fairness
+from sim.figures.knob_curves import plot_knob_curves
 from sim.figures.kv_cliff import plot_kv_cliff
 from sim.figures.kv_timeline import plot_kv_timeline
 from sim.figures.latency_cdf import plot_latency_cdf, plot_latency_panels
@@ -29,9 +31,11 @@ __all__ = [
     "latency_parts",
     "plot_attainment",
     "plot_bands",
+    "plot_budget_strips",
     "plot_capacity_cost",
     "plot_decomposition",
     "plot_fairness",
+    "plot_knob_curves",
     "plot_kv_cliff",
     "plot_kv_timeline",
     "plot_latency_cdf",

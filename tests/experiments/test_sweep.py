@@ -269,3 +269,25 @@ def test_the_folder_is_whole_and_the_same_every_time(rates, tmp_path):
 
 def test_the_public_name():
     assert sim.sweep is sweep
+
+
+def test_a_warm_up_is_found_and_left_out_of_every_run(base):
+    """An engine starts empty: the first requests have it to themselves."""
+    found = sweep(base, {"max_num_seqs": [4, 64]}, requests=400, replications=1, warm_up="auto", workers=1)
+    (note,) = found.notes
+    assert "found by MSER-5" in note
+    warm_ups = {outcomes[0].summary["warmup_s"] for outcomes in found.runs.outcomes}
+    assert len(warm_ups) == 1  # the same requests are left in every cell
+    assert found.table["completed"].max() <= 400
+    given = sweep(base, {"max_num_seqs": [64]}, warm_up=2.0, replications=1, workers=1)
+    assert given.runs.outcomes[0][0].summary["warmup_s"] == 2.0
+    with pytest.raises(InputError, match="--warm-up"):
+        sweep(base, warm_up=float("nan"))
+
+
+def test_the_knob_and_the_budget_have_figures_of_their_own(base):
+    one = sweep(base, {"max_num_batched_tokens": [256, 2048]}, replications=1, workers=1)
+    assert one.figures == ["knob_curves", "budget_strips"]
+    assert one.plot("budget_strips").get_ylabel() == "tokens in step"
+    with pytest.raises(ValueError, match="several panels"):
+        one.plot("knob_curves", one.plot("knob_curves"))

@@ -10,9 +10,11 @@ from matplotlib.figure import Figure
 from sim.figures import (
     latency_parts,
     plot_attainment,
+    plot_budget_strips,
     plot_capacity_cost,
     plot_decomposition,
     plot_fairness,
+    plot_knob_curves,
     plot_kv_cliff,
     plot_latency_throughput,
     plot_pareto,
@@ -192,3 +194,41 @@ def test_the_kv_cliff_of_two_seeds_at_column_width() -> Figure:
     figure = blank_figure(COLUMN_IN, 2.4)
     plot_kv_cliff(make_cliff(), figure, slo_s=1.0)
     return figure
+
+
+@picture
+def test_one_knob_in_four_panels() -> Figure:
+    figure = blank_figure(5.0, 4.0)
+    one = pd.DataFrame(
+        {
+            "engine.watermark": (0.0, 0.05, 0.1, 0.15),
+            "preemptions_per_request": (0.5, 0.2, 0.05, 0.0),
+            "median_ttft_ms": (900.0, 1000.0, 1200.0, 1500.0),
+            "p99_ttft_ms": (4000.0, 4100.0, 4500.0, 5200.0),
+            "median_itl_ms": (9.0, 9.0, 8.9, 8.8),
+            "p99_itl_ms": (40.0, 30.0, 22.0, 18.0),
+            "p99_itl_ms_low": (35.0, 27.0, 20.0, 16.0),
+            "p99_itl_ms_high": (45.0, 33.0, 24.0, 20.0),
+            "output_throughput": (2000.0, 2010.0, 1980.0, 1900.0),
+        }
+    )
+    plot_knob_curves(one, "engine.watermark", figure)
+    return figure
+
+
+@picture
+def test_steps_and_gaps_of_two_budgets() -> Figure:
+    figure = blank_figure(6.0, 3.6)
+    plot_budget_strips({512: make_budget_steps(512), 4096: make_budget_steps(4096)}, figure)
+    return figure
+
+
+def make_budget_steps(budget: int) -> pd.DataFrame:
+    """Prompts of 3,000 tokens every 60 steps of 20 decodes; a step takes 10 ms and 1 ms per 20 tokens."""
+    prefill = np.zeros(600)
+    for begin in range(0, 600, 60):
+        chunks = [min(budget - 20, 3000 - done) for done in range(0, 3000, budget - 20)]
+        prefill[begin : begin + len(chunks)] = chunks
+    took_s = 0.010 + (20 + prefill) / 20_000
+    columns = {"t_s": np.cumsum(took_s), "step_time_s": took_s, "replica": 0, "decode_tokens": 20}
+    return pd.DataFrame(columns | {"prefill_tokens": prefill.astype(int), "recompute_tokens": 0})

@@ -69,14 +69,14 @@ def _write(sweep: Sweep, folder: Path) -> None:
 
 def draw(sweep: Sweep, folder: Path) -> dict[str, str]:
     """Draw the figures into the folder, which has the tables by now; say by name which failed, and why."""
-    from sim.experiments.sweep.pictures import figures
+    from sim.experiments.sweep.pictures import SIZES_IN, figures
     from sim.figures.style import blank_figure, save_png
 
     failures = {}
     for name, plot in figures(sweep).items():
         try:
             (folder / "figures").mkdir(exist_ok=True)
-            figure = blank_figure()
+            figure = blank_figure(*SIZES_IN.get(name, ()))
             plot(figure)
             save_png(figure, folder / "figures" / f"{name}.png")
         except Exception as error:  # whatever went wrong, the other figures are still wanted
@@ -116,6 +116,7 @@ def as_json(sweep: Sweep) -> dict[str, Json]:
             "of": sweep.best.of,
             "vllm_flags": sweep.flags,
         },
+        "notes": list(sweep.notes),
         "unreached": {str(cell): told for cell, told in sweep.runs.unreached.items()},
         "points": rows,
         "provenance": {key: sweep.facts.get(key) for key in _PROVENANCE},

@@ -19,6 +19,24 @@ if TYPE_CHECKING:
 
     Draw = Callable[[Axes | Figure | None], Axes]
 
+BUDGET = "engine.max_num_batched_tokens"
+TRADES = {
+    RATE,
+    "workload.max_concurrency",
+    "gpu",
+    "model",
+    "weight_dtype",
+    "cluster.replicas",
+    "engine.tensor_parallel_size",
+    "engine.pipeline_parallel_size",
+    "engine.kv_cache_dtype",
+    "engine.max_num_seqs",
+}
+"""What trades the speed of one user for the output of a GPU."""
+
+SIZES_IN = {"knob_curves": (5.0, 4.0), "budget_strips": (6.0, 3.6)}
+"""Figures of several panels need more room than the house's."""
+
 MOST_LINES = 8
 """More configurations than there are colours cannot be told apart."""
 
@@ -41,7 +59,11 @@ def figures(sweep: Sweep) -> dict[str, Draw]:
             found[f"{metric}_throughput"] = draw
     if len(sweep.paths) == 2 and sweep.targets and table[list(sweep.paths)].nunique().min() > 1:
         found["slo_heatmap"] = partial(_heatmap, table, sweep)
-    if lines <= MOST_LINES and len(sweep.paths) > 0:
+    if len(sweep.paths) == 1 and RATE not in sweep.paths:
+        found["knob_curves"] = partial(_knob_curves, table, sweep.paths[0])
+    if BUDGET in sweep.paths and len(set(table[BUDGET])) > 1:
+        found["budget_strips"] = partial(_budget_strips, sweep)
+    if lines <= MOST_LINES and TRADES.intersection(sweep.paths):
         limit = min((t.limit_s for t in sweep.targets.values() if t.metric == "tpot"), default=None)
         found["pareto"] = partial(_call, "pareto", _pareto_table(table, sweep), tpot_slo_s=limit)
     return found
@@ -91,6 +113,42 @@ def _pareto_table(table: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
 
 def _values(table: pd.DataFrame, sweep: Sweep) -> list[tuple[object, ...]]:
     return list(zip(*(table[path] for path in sweep.paths), strict=True))
+
+
+def _knob_curves(table: pd.DataFrame, path: str, where: Axes | Figure | None = None) -> Axes:
+    from sim.figures.knob_curves import plot_knob_curves
+
+    return plot_knob_curves(table, path, _whole(where))[0]
+
+
+def _budget_strips(sweep: Sweep, where: Axes | Figure | None = None) -> Axes:
+    """Runs of two cells are made again, for their steps: the smallest and the largest budget, all else as in
+    the best cell, or as in the first.
+    """
+    from sim.figures.budget_strips import plot_budget_strips
+    from sim.simulation import simulate
+
+    like = sweep.cells[sweep.best.row if sweep.best is not None and sweep.best.row is not None else 0].setting
+    fitting = {
+        cell.setting[BUDGET]: outcomes[0].point.scenario
+        for cell, outcomes in zip(sweep.cells, sweep.runs.outcomes, strict=True)
+        if outcomes and all(cell.setting[path] == like[path] for path in sweep.paths if path != BUDGET)
+    }
+    budgets = sorted(budget for budget in fitting if isinstance(budget, int))
+    steps = {}
+    for budget in (budgets[0], budgets[-1]):
+        of_one = simulate(fitting[budget]).steps
+        steps[budget] = of_one[of_one["replica"].eq(0)]
+    return plot_budget_strips(steps, _whole(where))[0]
+
+
+def _whole(where: Axes | Figure | None) -> Figure | None:
+    """The figure to fill with panels; an Axes alone is no place for them."""
+    from matplotlib.axes import Axes
+
+    if isinstance(where, Axes):
+        raise ValueError("this figure has several panels: give no Axes")
+    return where
 
 
 def _heatmap(table: pd.DataFrame, sweep: Sweep, ax: Axes | Figure | None = None) -> Axes:

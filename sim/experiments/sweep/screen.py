@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
-from sim.experiments.sweep.answer import NO_SLO, Capacity, label, labels
+from sim.experiments.sweep.answer import MISSED, NO_SLO, Capacity, label, labels
+from sim.experiments.sweep.measures import number
 from sim.experiments.sweep.tables import words
 from sim.screen import THIN
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 Record = Mapping[str, object]
 
 MOST_ROWS, MOST_FAULTS = 60, 10
+MUCH = 0.1
+"""A run that spends more than this share after its last arrival says too little about its rate."""
 
 
 def render(sweep: Sweep) -> str:
@@ -139,7 +142,7 @@ def _footer(sweep: Sweep) -> Iterator[str]:
     )
     bands = {_band(o.summary) for each in sweep.runs.outcomes for o in each if o.summary}
     yield from sorted(bands)
-    yield from (f"note: {note}" for note in _notes(sweep))
+    yield from (f"note: {note}" for note in (*sweep.notes, *_draining(sweep), *_notes(sweep)))
 
 
 def _seeds(sweep: Sweep) -> list[object]:
@@ -150,6 +153,22 @@ def _band(summary: Mapping[str, object]) -> str:
     band = summary.get("error_band")
     told = isinstance(band, Mapping)
     return str(band["line"]) if told else "no measured run is like this one: the error is not known"  # type: ignore[index]
+
+
+def _draining(sweep: Sweep) -> Iterator[str]:
+    """Whether points that keep their SLO spend much of their time after the last arrival: rates count it."""
+    worst = 0.0
+    for verdict, outcomes in zip(sweep.summary["verdict"], sweep.runs.outcomes, strict=True):
+        for facts in (outcome.summary for outcome in outcomes if outcome.summary and verdict != MISSED):
+            rate, duration_s = facts["request_rate"], number(facts["duration"])
+            if facts["loop"] == "open" and isinstance(rate, float) and duration_s > 0:
+                arriving_s = number(facts["num_prompts"]) / rate - number(facts["warmup_s"])
+                worst = max(worst, 1.0 - arriving_s / duration_s)
+    if worst > MUCH:
+        yield (
+            f"up to {worst:.0%} of a run comes after the last arrival, and rates such as goodput count it: "
+            "runs of more --requests have less of it"
+        )
 
 
 def _notes(sweep: Sweep) -> Iterator[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sim.errors import Fault, InputError
-from sim.experiments.points import Progress, run_points
+from sim.experiments.points import Outcome, Point, Progress, run_points
 from sim.experiments.sweep.answer import (
     Best,
     Capacity,
@@ -23,8 +24,9 @@ from sim.experiments.sweep.answer import (
 )
 from sim.experiments.sweep.axes import RATE, Values, make_axes
 from sim.experiments.sweep.plan import MOST_RUNS, Cell, make_cells
-from sim.experiments.sweep.runs import Precision, Runs, Simulate, run_cells, run_to_precision
+from sim.experiments.sweep.runs import Precision, Runs, run_cells, run_to_precision
 from sim.experiments.sweep.tables import cell_table, replication_table
+from sim.experiments.sweep.warm_up import COLUMNS, without_warm_up
 from sim.scenario import Scenario, SloTarget, load_scenario
 from sim.scenario.slo import parse_slo
 from sim.statistics.precision import FIRST_STAGE
@@ -56,6 +58,7 @@ class Sweep:
     summary: pd.DataFrame
     capacities: tuple[Capacity, ...]
     best: Best | None
+    notes: tuple[str, ...] = ()
 
     @property
     def failed(self) -> list[tuple[str, str]]:
@@ -111,6 +114,7 @@ def sweep(
     overrides: Sequence[str] = (),
     slo: str | None = None,
     requests: int | None = None,
+    warm_up: float | Literal["auto"] | None = None,
     replications: int | None = None,
     seeds: Sequence[int] | None = None,
     precision: float | None = None,
@@ -129,11 +133,12 @@ def sweep(
 
     Replications have the seeds base, base + 1, … or `seeds`, the same in every cell. With `precision` (0.05:
     half-width at most 5 % of the mean, for goodput and the percentiles that the SLO names) there are ten of
-    them and then as many as it takes, up to `most_replications`. `slo` and `requests` (requests a run, in
-    place of a duration) change the scenario, `overrides` are `path=value` texts. How and where runs are made
-    is as in `sim.experiments.points.run_points`. Raises `InputError` with all mistakes before anything runs.
+    them and then as many as it takes, up to `most_replications`. `slo`, `requests` (a run, in place of a
+    duration) and `warm_up` (seconds, or `auto` for MSER-5 on a first run of every cell) change the scenario,
+    `overrides` are `path=value` texts. How and where runs are made is as in
+    `sim.experiments.points.run_points`. Raises `InputError` with all mistakes before anything runs.
     """
-    base, faults = _base(scenario, overrides, slo, requests)
+    base, faults = _base(scenario, overrides, slo, requests, warm_up)
     try:
         axes = make_axes(base, grids, zipped, rates)
     except InputError as error:
@@ -143,22 +148,53 @@ def sweep(
     if faults:
         raise InputError(faults)
     cells = make_cells(base, axes, len(chosen))
-    simulate: Simulate = partial(
-        run_points,
+    simulate = partial(
+        _Rounds(on_progress).run_points,
         backend=backend,
         address=address,
         workers=workers,
         store=store,
-        on_progress=on_progress,
         allow_plugins=allow_plugins,
     )
     targets = _targets(base, cells)
+    notes: tuple[str, ...] = ()
+    if warm_up == "auto":
+        pilots = [
+            Point(cell.scenario.model_copy(update={"seed": chosen[0], "warmup_s": 0.0}), {})
+            for cell in cells
+            if cell.scenario is not None
+        ]
+        cells, told = without_warm_up(cells, simulate(pilots, columns=COLUMNS))
+        notes = (told,)
     if precision is None:
         runs = run_cells(cells, chosen, simulate)
     else:
         wanted = Precision(precision, _columns(targets), most_replications)
         runs = run_to_precision(cells, lambda index: base.seed + index, wanted, simulate)
-    return make_sweep(base, tuple(path for axis in axes for path in axis.paths), cells, runs, targets)
+    return make_sweep(base, tuple(path for axis in axes for path in axis.paths), cells, runs, targets, notes)
+
+
+class _Rounds:
+    """Calls of `run_points` one after another, with progress that counts them all."""
+
+    def __init__(self, on_progress: Callable[[Progress], None] | None) -> None:
+        self._tell = on_progress
+        self._before = self._last = Progress(0, 0, 0, 0)
+
+    def run_points(self, points: Sequence[Point], **options: Any) -> list[Outcome]:
+        self._before = self._last
+        return run_points(points, on_progress=None if self._tell is None else self._add, **options)
+
+    def _add(self, now: Progress) -> None:
+        assert self._tell is not None
+        earlier = self._before
+        self._last = Progress(
+            earlier.done + now.done,
+            earlier.total + now.total,
+            earlier.stored + now.stored,
+            earlier.failed + now.failed,
+        )
+        self._tell(self._last)
 
 
 def make_sweep(
@@ -167,6 +203,7 @@ def make_sweep(
     cells: Sequence[Cell],
     runs: Runs,
     targets: Mapping[str, SloTarget],
+    notes: tuple[str, ...] = (),
 ) -> Sweep:
     """Tables and answer of finished runs."""
     table, summary = replication_table(cells, runs), cell_table(cells, runs)
@@ -177,7 +214,7 @@ def make_sweep(
         best = best_capacity(found)
     elif len(cells) > 1:
         best = best_cell(summary, table, paths, targets)
-    return Sweep(base, paths, tuple(cells), runs, targets, table, summary, tuple(found), best)
+    return Sweep(base, paths, tuple(cells), runs, targets, table, summary, tuple(found), best, notes)
 
 
 def _base(
@@ -185,6 +222,7 @@ def _base(
     overrides: Sequence[str],
     slo: str | None,
     requests: int | None,
+    warm_up: float | str | None,
 ) -> tuple[Scenario, list[Fault]]:
     """The scenario that is varied; faults of the options that change it come along."""
     base = load_scenario(scenario, overrides) if not isinstance(scenario, Scenario) else scenario
@@ -207,6 +245,10 @@ def _base(
         else:
             size = {"num_requests": requests} | ({"duration_s": None} if "duration_s" in fields else {})
             changes["workload"] = base.workload.model_copy(update=size)
+    if isinstance(warm_up, (int, float)):
+        if not 0.0 <= warm_up < inf:
+            faults.append(Fault(f"--warm-up {warm_up}", None, "must be a time of 0 s or more"))
+        changes["warmup_s"] = float(warm_up)
     return base.model_copy(update=changes), faults
 
 
