@@ -17,7 +17,8 @@ from sim.experiments.explain.parts import KEYS
 from sim.experiments.explain.preemption import PreemptionVerdict, judge_preemptions
 from sim.experiments.explain.remedies import Run, prompt_edges
 from sim.experiments.explain.window import Window, worst_window
-from sim.metrics import Sample, is_thin, percentile
+from sim.metrics import RequestTimes, Sample, is_thin, percentile
+from sim.recorder import Status
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,7 +34,8 @@ class Explanation:
     by part, what the slow ones have more of than those in the middle. `behind_share`: of the wait for KV
     blocks of the slow ones, what passed behind another request at the head of the line. `slow_prompt_tokens`
     and `slow_chunk_tokens` (ITL: prompt tokens in the steps of the slow gaps) are means, beside those of the
-    middle.
+    middle. `client_queue_s`: what they had waited in the client before they were sent, which no latency
+    counts. `uncounted`: requests that did not finish, by how they ended.
     """
 
     metric: str
@@ -47,6 +49,8 @@ class Explanation:
     behind_share: float
     slow_prompt_tokens: tuple[float, float]
     slow_chunk_tokens: tuple[float, float]
+    client_queue_s: tuple[float, float]
+    uncounted: Mapping[str, int]
     window: Window | None
     preemption: PreemptionVerdict
 
@@ -79,7 +83,7 @@ def explain(observed: Observed, metric: str, percent: float) -> Explanation:
     result, books = observed.result, observed.books
     times = result.times
     behind, prompts = (0.0, 0.0), (0.0, 0.0)
-    chunks = (0.0, 0.0)
+    chunks, client = (0.0, 0.0), (0.0, 0.0)
     if metric == "itl":
         gaps = Gaps(result.recording[1], observed.spans, books, times.done)
         sampled, at_s, replica = gaps.sampled, gaps.end_s, gaps.replica
@@ -91,6 +95,7 @@ def explain(observed: Observed, metric: str, percent: float) -> Explanation:
         at_s = times.arrival_s[ids]
         replica = np.array(result.recording[0].requests.replica)[ids]
         behind = _means(sampled, books.behind_s[sampled.order], percent)
+        client = _means(sampled, np.array(result.recording[0].requests.client_queue_s)[ids], percent)
         prompts = _means(sampled, times.prompt_tokens[ids].astype(np.float64), percent)
     slow, middle = band(sampled, percent, 100.0), band(sampled, *MIDDLE)
     marks = edges(percent)
@@ -119,9 +124,18 @@ def explain(observed: Observed, metric: str, percent: float) -> Explanation:
         behind[0] / waited if waited else 0.0,
         prompts,
         chunks,
+        client,
+        _uncounted(times),
         window,
         judge_preemptions(result, books, (50.0, percent)),
     )
+
+
+def _uncounted(times: RequestTimes) -> dict[str, int]:
+    """Measured requests that came and did not finish."""
+    count = np.bincount(times.status[times.measured], minlength=len(Status))
+    ends = (Status.REJECTED, Status.ABORTED, Status.IN_FLIGHT)
+    return {end.name.lower(): int(count[end]) for end in ends if count[end]}
 
 
 def _means(of: Sampled, values: Floats, percent: float) -> tuple[float, float]:

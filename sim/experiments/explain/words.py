@@ -26,7 +26,7 @@ def cause(found: Explanation, engine: EngineSection) -> list[str]:
     """The top cause, and what backs it."""
     top = found.top
     if top is None:
-        return [nothing(found)]
+        return [nothing(found), *_uncounted(found)]
     of = "gaps" if found.metric == "itl" else "requests"
     slow, middle = found.slow, found.middle
     lines = [_headline(found, top, of)]
@@ -37,7 +37,23 @@ def cause(found: Explanation, engine: EngineSection) -> list[str]:
         )
     lines += _evidence(found, top, engine)
     second = _second(found, top)
-    return [*lines, *([second] if second else [])]
+    lines += [second] if second else []
+    client_s, in_middle_s = found.client_queue_s
+    if client_s > 0.0:
+        lines.append(
+            f"Before they were sent they had waited {seconds(client_s)} in the client (those in the middle "
+            f"{seconds(in_middle_s)}), which no latency counts."
+        )
+    return [*lines, *_uncounted(found)]
+
+
+def _uncounted(found: Explanation) -> list[str]:
+    """Who is not in the numbers, however long they waited."""
+    if not found.uncounted:
+        return []
+    ends = {"rejected": "were rejected", "aborted": "hung up", "in_flight": "were still in flight at the end"}
+    told = ", ".join(f"{count:,} {ends[end]}" for end, count in found.uncounted.items())
+    return [f"Not in these numbers, however long they waited: {told}."]
 
 
 def nothing(found: Explanation) -> str:
@@ -167,6 +183,11 @@ def preemptions(found: Explanation, notes: list[Json]) -> list[str]:
         f"Requests by preemptions: {histogram}; longest preempt–resume chain without a token: "
         f"{verdict.longest_chain}.",
     ]
+    if verdict.useful_tokens_per_busy_s is not None:
+        lines.append(
+            f"Progress: {verdict.useful_tokens_per_busy_s:,.0f} useful tokens/s while engines were busy; all "
+            f"stalls together took {seconds(verdict.stalled_s)}."
+        )
     assert verdict.worst is not None
     if verdict.is_thrashing:
         lines.append(
