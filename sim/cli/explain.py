@@ -56,8 +56,8 @@ def explain(
 ) -> None:
     """Say why p99 TTFT (or E2E, ITL) of a run is what it is, and what would change it.
 
-    A run folder is simulated again from its scenario, which gives the same run. The screen, the parts of
-    every request and figures go into the run's folder, below explain/.
+    The cause is printed first, the remedies when they have been simulated. A run folder is run again from its
+    scenario, which gives the same run. Screen, tables and figures go into the run's folder, below explain/.
     """
     from sim import run_folder
     from sim.cli.progress import progress_bar
@@ -66,6 +66,7 @@ def explain(
     from sim.experiments.explain import screen, words
     from sim.experiments.explain.explain import as_run, prompt_classes
     from sim.experiments.explain.explain import explain as find
+    from sim.experiments.explain.figures import draw_all
     from sim.experiments.explain.observe import observe
     from sim.experiments.explain.remedies import ITL_PERCENTILES, by_prompt_length, effect_of
     from sim.experiments.explain.tables import render_tables
@@ -91,22 +92,33 @@ def explain(
         if not _is_kept(saved, result.summary):
             saved = run_folder.write(result, out)
     found = find(observed, name, percentile)
+    engine, summary = result.setup.engine, result.summary
     edges, itself = prompt_classes(observed), as_run(observed)
     baseline, classes = effect_of(itself, percentile), by_prompt_length(itself, percentile, edges)
-    remedies = None
-    if not no_remedies and found.slow.size and result.stuck is None:
-        remedies = _try(source, observed, found, edges, workers, allow_plugins=allow_plugins)
-    text = screen.render(
-        found, scenario, result.setup.engine, result.summary, baseline, remedies, edges, classes
-    )
-    causes = words.cause(found, result.setup.engine)
-    document = explain_folder.as_json(found, result.summary, baseline, remedies, edges, classes, causes)
-    typer.echo(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) if as_json else text)
+    first = screen.findings(found, scenario, engine, summary)
+    if not as_json:
+        typer.echo(f"{first}\n")
     folder = explain_folder.folder_for(saved, found)
-    explain_folder.write(folder, observed, document, text)
+
+    def write(remedies: list[Remedy] | None) -> tuple[str, str]:
+        second = screen.consequences(found, summary, baseline, remedies, edges, classes)
+        document = explain_folder.as_json(
+            found, summary, baseline, remedies, edges, classes, words.cause(found, engine)
+        )
+        explain_folder.write(folder, observed, document, f"{first}\n\n{second}")
+        return second, json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+
+    second, document = write(None)
+    failures = {} if no_figures else draw_all(observed, found, folder)
+    if not no_remedies and (found.slow.size or found.preemption.count):
+        remedies = _try(source, observed, found, edges, workers, allow_plugins=allow_plugins)
+        second, document = write(remedies)
+    typer.echo(document if as_json else second)
     typer.echo(f"results in {folder}", err=True)
-    if not no_figures:
-        _draw(observed, found, folder)
+    for figure, reason in failures.items():
+        typer.echo(f"error: figure {figure} could not be drawn: {reason}", err=True)
+    if failures:
+        raise typer.Exit(1)
 
 
 def _source(run: str, overrides: tuple[str, ...]) -> tuple[Source, Path | None]:
@@ -175,13 +187,3 @@ def _try(
         )
     typer.echo(f"remedies: {bar.told}", err=True)
     return remedies
-
-
-def _draw(observed: Observed, found: Explanation, folder: Path) -> None:
-    from sim.experiments.explain.figures import draw_all
-
-    failures = draw_all(observed, found, folder)
-    for name, reason in failures.items():
-        typer.echo(f"error: figure {name} could not be drawn: {reason}", err=True)
-    if failures:
-        raise typer.Exit(1)

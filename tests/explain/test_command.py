@@ -171,6 +171,37 @@ def test_a_run_that_has_been_made_takes_no_changes(place: Path):
     assert "--set" in done.stderr
 
 
+TURNS = """\
+# Two prompts of 18 blocks each in a cache of 20, computed a block at a time, that preempt each other.
+name: turns
+model: meta-llama/Llama-3.1-8B
+gpu: h100-sxm
+engine:
+  max_model_len: 320
+  num_gpu_blocks_override: 21
+  max_num_seqs: 4
+  max_num_batched_tokens: 32
+  long_prefill_token_threshold: 16
+  enable_prefix_caching: false
+  victim_policy: {kind: most_blocks_freed}
+workload:
+  kind: burst
+  num_requests: 2
+  lengths: {kind: fixed, prompt_tokens: 288, output_tokens: 4}
+"""
+
+
+def test_a_run_that_gets_no_further_says_so_and_what_would_help(tmp_path: Path):
+    write_scenario(tmp_path, TURNS)
+    done = explain(tmp_path, "small.yaml", "-j", 1)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING: the run was ended by a livelock in replica 0" in done.stdout
+    assert "2 were still in flight at the end" in done.stdout
+    assert "nobody finished" in done.stdout
+    helped = [line for line in done.stdout.splitlines() if "2 finish, not 0" in line]
+    assert any("replicas 1 → 2" in line for line in helped)
+
+
 def test_a_run_of_which_nothing_finished_has_nothing_to_explain(tmp_path: Path):
     write_scenario(tmp_path, TIGHT)
     done = explain(tmp_path, "small.yaml", "--set", "horizon_s=0.01")

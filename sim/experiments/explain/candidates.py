@@ -14,6 +14,7 @@ from sim.scenario.switches import knows
 
 THRESHOLDS = (512, 2048, 8192)
 _MOST_BATCHED_TOKENS = 65_536
+_VICTIMS = ("fcfs_tail", "least_computed", "most_blocks_freed")
 _TWINS = {"max_num_seqs": "max_active", "max_num_batched_tokens": "max_num_scheduled_tokens"}
 """Settings of later releases that take the value of another where they are left open."""
 
@@ -98,9 +99,11 @@ def _blocks(facts: Facts) -> Iterator[Candidate]:
         fewer = round(facts.peak_running * share)
         if 0 < fewer < facts.peak_running:
             yield _set(engine, "max_num_seqs", fewer)
-    if engine.victim_policy is not None and engine.victim_policy.kind == "fcfs_tail":
-        yield Candidate("victim: least computed", ("engine.victim_policy={kind: least_computed}",))
-        yield Candidate("victim: most blocks freed", ("engine.victim_policy={kind: most_blocks_freed}",))
+    chosen = engine.victim_policy.kind if engine.victim_policy is not None else ""
+    for victim in _VICTIMS if chosen in _VICTIMS else ():
+        if victim != chosen:
+            label = f"victim: {victim.replace('_', ' ')}"
+            yield Candidate(label, (f"engine.victim_policy={{kind: {victim}}}",))
     if engine.preemption_mode is not None and engine.preemption_mode.kind == "recompute":
         yield Candidate("offload, not recompute", ("engine.preemption_mode={kind: offload}",))
 

@@ -19,28 +19,37 @@ WIDTH = 110
 _BAR = 24
 
 
-def render(
+def findings(
+    found: Explanation, scenario: Scenario, engine: EngineSection, summary: Mapping[str, Json]
+) -> str:
+    """The first half of the screen: cause, parts, worst minute, preemption; without a final newline."""
+    notes = summary["notes"]
+    assert isinstance(notes, list)
+    return _joined(
+        [_title(found, scenario), *_wrapped(words.cause(found, engine))],
+        list(_table(found)),
+        _wrapped(words.minute(found, scenario.cluster.replicas, engine)),
+        ["Preemption", *_wrapped(words.preemptions(found, notes))],
+    )
+
+
+def consequences(
     found: Explanation,
-    scenario: Scenario,
-    engine: EngineSection,
     summary: Mapping[str, Json],
     baseline: Effect,
     remedies: Sequence[Remedy] | None,
     class_edges: Sequence[int] = (),
     baseline_classes: Sequence[tuple[float, float, int]] = (),
 ) -> str:
-    """The screen; without a final newline. No `remedies`: none were tried."""
-    notes = summary["notes"]
-    assert isinstance(notes, list)
-    blocks = [
-        [_title(found, scenario, summary), *_wrapped(words.cause(found, engine))],
-        list(_table(found)),
-        _wrapped(words.minute(found, scenario.cluster.replicas, engine)),
-        ["Preemption", *_wrapped(words.preemptions(found, notes))],
+    """The second half: classes of prompt length, remedies (None: none were tried), and the footer."""
+    return _joined(
         list(_classes(found, class_edges, baseline_classes, remedies or ())),
         list(_remedies(found, baseline, remedies)),
         ["-" * WIDTH, *footer(summary)],
-    ]
+    )
+
+
+def _joined(*blocks: Sequence[str]) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -50,7 +59,7 @@ def _wrapped(lines: Sequence[str]) -> list[str]:
     ]
 
 
-def _title(found: Explanation, scenario: Scenario, summary: Mapping[str, Json]) -> str:
+def _title(found: Explanation, scenario: Scenario) -> str:
     name = words.NAMES[found.metric]
     thin = (
         " (fewer than 10 above it: little more than the maximum)" if found.is_thin and found.slow.size else ""
@@ -114,7 +123,7 @@ def _class_name(low: int, high: int | None) -> str:
 
 
 def _remedies(found: Explanation, baseline: Effect, remedies: Sequence[Remedy] | None) -> Iterator[str]:
-    if remedies is None or not found.slow.size:
+    if remedies is None:
         return
     p, metric = f"p{found.percentile:g}", found.metric
     yield f"Remedies, each simulated with the same requests and seed; best {p} {words.NAMES[metric]} first"
@@ -132,7 +141,8 @@ def _remedies(found: Explanation, baseline: Effect, remedies: Sequence[Remedy] |
         row = _row(remedy.label, baseline, remedy.effect, metric)
         yield f"{row}  {verdict(remedy.effect, baseline, metric)}"
         if remedy.error:
-            yield f"  {'':<40}{remedy.error}"
+            yield f"  {'':<40}{remedy.error.split(': ')[0]}"
+    yield "  One run each: a few per cent may be chance; replications (dryserve compare) tell."
 
 
 def ranked(remedies: Sequence[Remedy], metric: str) -> list[Remedy]:
@@ -149,7 +159,8 @@ def verdict(effect: Effect, baseline: Effect, metric: str) -> str:
     """One word on what a remedy does to the metric in question."""
     now, before = effect.latency_s[metric], baseline.latency_s[metric]
     if now is None or before is None or effect.num_finished < baseline.num_finished:
-        return "fewer finish"
+        same = effect.num_finished == baseline.num_finished
+        return "nobody finishes" if same else f"{effect.num_finished:,} finish, not {baseline.num_finished:,}"
     change = now / before - 1.0 if before else 0.0
     if abs(change) < NO_EFFECT:
         same = all(

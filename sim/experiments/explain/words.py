@@ -14,11 +14,13 @@ NAMES = {"ttft": "TTFT", "e2el": "E2E latency", "itl": "ITL"}
 
 
 def seconds(value: float | None) -> str:
-    """Three digits, in ms below one second."""
+    """Three digits, in ms below one second and µs below one ms."""
     if value is None:
         return "–"
+    if abs(value) < 0.9995e-3:
+        return f"{value * 1e6:.3g} µs" if abs(value) >= 1e-7 else "0 ms"
     if abs(value) < 0.9995:
-        return f"{value * 1000.0:.3g} ms" if abs(value) >= 1e-6 else "0 ms"
+        return f"{value * 1000.0:.3g} ms"
     return f"{value:.3g} s" if abs(value) < 999.5 else f"{value:,.0f} s"
 
 
@@ -176,10 +178,11 @@ def preemptions(found: Explanation, notes: list[Json]) -> list[str]:
         f"{seconds(cost)} to p{p:g} E2E" if cost > 5e-7 else f"none to p{p:g}"
         for p, cost in sorted(verdict.cost_s.items(), reverse=True)
     ]
+    adds = f"own stalls and recomputation add {', '.join(costs)}" if found.slow.size else "nobody finished"
     histogram = ", ".join(f"{n:,} {_times(times)}" for times, n in _binned(verdict.histogram))
     lines = [
         f"{verdict.count:,} preemptions ({verdict.per_request:.2f}/request), {verdict.recomputed_share:.1%} "
-        f"of all tokens computed were recomputed; own stalls and recomputation add {', '.join(costs)}.",
+        f"of all tokens computed were recomputed; {adds}.",
         f"Requests by preemptions: {histogram}; longest preempt–resume chain without a token: "
         f"{verdict.longest_chain}.",
     ]
