@@ -21,7 +21,7 @@ from cost_models.hf_config import model_from_hf_config
 from cost_models.memory import MemoryPlan, memory_plan
 from cost_models.models import Model, NamedModel, model, model_names
 from cost_models.parallel import Parallelism
-from cost_models.shapes import BOUNDS, StepCost, StepShape
+from cost_models.shapes import BOUNDS, DecodeRun, StepCost, StepShape
 from cost_models.speculation import speculative_step
 from cost_models.step_cost import StepCostModel
 
@@ -30,6 +30,7 @@ __all__ = [
     "Calibration",
     "CalibrationError",
     "CostModelError",
+    "DecodeRun",
     "DoesNotFitError",
     "EngineDefaults",
     "EngineProfile",

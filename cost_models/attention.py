@@ -10,7 +10,7 @@ from dataclasses import replace
 from cost_models.calibration import Calibration
 from cost_models.gpus import Gpu
 from cost_models.models import Model
-from cost_models.operators.decode import DecodeBatch, DecodeKernel, batch_seconds
+from cost_models.operators.decode import DecodeBatch, DecodeKernel, batch_seconds, run_seconds
 from cost_models.operators.prefill import PrefillKernel
 from cost_models.parallel import Parallelism
 from cost_models.serving import SHORT_CHUNK_TOKENS, serving_facts
@@ -84,6 +84,17 @@ class ModelAttention:
             inside = window_context[0] if window_context else min(context, count * self.window_tokens)
             seconds += self.window_layers * batch_seconds(batch, inside, min(longest, self.window_tokens))
         return seconds
+
+    def decode_run_s(
+        self, batch: DecodeBatch, count: int, context: int, longest: int, num_steps: int
+    ) -> list[float]:
+        """`decode_s` of steps in a row: in each, every request has a token more than in the one before."""
+        if self.window_layers:
+            return [
+                self.decode_s(batch, count, context + i * count, longest + i, ()) for i in range(num_steps)
+            ]
+        layers = self.full_layers
+        return [layers * one_s for one_s in run_seconds(batch, count, context, longest, num_steps)]
 
     def beside_prefill(self, chunks: Sequence[tuple[int, int]]) -> float:
         """Factor on decode attention in a step that also has these prefill chunks: one kernel serves both."""

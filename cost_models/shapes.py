@@ -50,4 +50,15 @@ class StepCost(NamedTuple):
     stage_s: float
 
 
+class DecodeRun(NamedTuple):
+    """Seconds of decode steps in a row; `gpu_s`, `stage_s` and `bounds` have one entry a step (see
+    `StepCost`). `bounds` are places in `BOUNDS`.
+    """
+
+    host_s: float
+    gpu_s: list[float]
+    stage_s: list[float]
+    bounds: list[int]
+
+
 BOUNDS = ("compute", "weights", "kv", "comm", "latency", "host")

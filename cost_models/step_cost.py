@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from cost_models.attention import ModelAttention
@@ -21,7 +20,9 @@ from cost_models.models import Model, model
 from cost_models.operators.decode import DecodeBatch
 from cost_models.parallel import Parallelism
 from cost_models.serving import samples_top_p
-from cost_models.shapes import BOUNDS, StepCost, StepShape
+from cost_models.shapes import BOUNDS, DecodeRun, StepCost, StepShape
+
+_KV, _HOST = BOUNDS.index("kv"), BOUNDS.index("host")
 
 
 def model_weight_dtype(spec: Model, name: str) -> WeightDtype:
@@ -164,33 +165,31 @@ class StepCostModel:
         return StepCost(gpu_s, host_s, bound, gpu_s if stages == 1 else stage_s + kv_s / stages)
 
     def decode_run(
-        self, num_decodes: int, decode_context_tokens: int, max_decode_context_tokens: int
-    ) -> Iterator[tuple[float, float, str, float]]:
+        self, num_decodes: int, decode_context_tokens: int, max_decode_context_tokens: int, num_steps: int
+    ) -> DecodeRun:
         """`decode_step` of the steps in which the same requests decode on, one after another.
 
         The first has the sums given here, each further one a token more for every request. Bit for bit the
-        values of `StepCost`, without the call.
+        values of `StepCost`, without the calls.
         """
         known = self._decodes.get(num_decodes)
         if known is None:
             known = self._decodes[num_decodes] = self._new_decodes(num_decodes)
-        total_s, stage_fixed_s, largest_fixed_s, fixed_bound, host_s, batch = known
-        decode_s, eager_s = self._attention.decode_s, self._eager_s
-        stages, ahead = self._stages, self.async_scheduling
-        context, longest = decode_context_tokens, max_decode_context_tokens
-        while True:
-            kv_s = decode_s(batch, num_decodes, context, longest, ())
-            gpu_s = total_s + kv_s
-            if gpu_s < eager_s:
-                gpu_s = eager_s
-            largest_s, bound = largest_fixed_s, fixed_bound
-            if kv_s > largest_s:
-                largest_s, bound = kv_s, "kv"
-            if host_s > (gpu_s if ahead else largest_s):
-                bound = "host"
-            yield gpu_s, host_s, bound, gpu_s if stages == 1 else stage_fixed_s + kv_s / stages
-            context += num_decodes
-            longest += 1
+        total_s, stage_fixed_s, fixed_s, fixed_bound, host_s, batch = known
+        reads_s = self._attention.decode_run_s(
+            batch, num_decodes, decode_context_tokens, max_decode_context_tokens, num_steps
+        )
+        gpu_s = [total_s + kv_s for kv_s in reads_s]
+        if self._eager_s:
+            gpu_s = [max(one_s, self._eager_s) for one_s in gpu_s]
+        fixed = BOUNDS.index(fixed_bound)
+        bounds = [_KV if kv_s > fixed_s else fixed for kv_s in reads_s]
+        hides, least_s = (gpu_s, 0.0) if self.async_scheduling else (reads_s, fixed_s)
+        if host_s > max(min(hides), least_s):
+            bounds = [_HOST if host_s > one_s else bound for one_s, bound in zip(hides, bounds, strict=True)]
+        stages = self._stages
+        stage_s = gpu_s if stages == 1 else [stage_fixed_s + kv_s / stages for kv_s in reads_s]
+        return DecodeRun(host_s, gpu_s, stage_s, bounds)
 
     def step(self, shape: StepShape) -> StepCost:
         """Cost of one step of any composition. Deterministic and pure."""

@@ -57,7 +57,7 @@ class PreemptionAccounts:
         account = self.by_request.get(request.request_id)
         if account is None:
             return 0
-        return sum(block in account.freed_then for group in hits for block in group)
+        return sum(len(account.freed_then.intersection(group)) for group in hits)
 
     def came_back(self, request: Request, num_rehit_blocks: int, num_external_tokens: int) -> None:
         """A preempted request holds blocks again, some of its own and loaded ones among them."""

@@ -82,16 +82,16 @@ def histogram(values: NDArray[np.integer[Any]], weights: Floats) -> Floats:
 class StepLog:
     """The steps of one replica, in the order in which they ended.
 
-    Rows gather in a flat buffer and move to numpy every few thousand. End times are always kept (token times
-    need them, 8 bytes a step); the other columns only when `keep` is true. Totals are summed as rows pass.
+    Columns gather in buffers and move to numpy every few thousand steps. End times are always kept (token
+    times need them, 8 bytes a step); the other columns only when `keep` is true. Totals are summed as steps
+    pass.
     """
 
     def __init__(self, *, keep: bool = True, warmup_s: float = 0.0) -> None:
         self.num_steps = 0
         self._keep = keep
         self._warmup_s = warmup_s
-        self._buffer = array("d")
-        self._limit = _FLUSH_ROWS * len(STEP_FIELDS)
+        self._columns: list[array[Any]] = [array("d"), array("d"), *(array("i") for _ in range(_COUNTS))]
         self._ends: list[Floats] = []
         self._starts: list[Floats] = []
         self._num_stepss: list[NDArray[np.int32]] = []
@@ -103,26 +103,56 @@ class StepLog:
 
     def append(self, row: tuple[float, ...]) -> None:
         """Add one step: the values of `STEP_FIELDS` in order."""
-        self._buffer.extend(row)
-        self.num_steps += 1
-        if len(self._buffer) >= self._limit:
-            self._flush()
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+        self._note_added(1)
 
-    def extend(self, rows: Sequence[float]) -> None:
-        """Add several steps at once: their rows, one after another."""
-        self._buffer.extend(rows)
-        self.num_steps += len(rows) // len(STEP_FIELDS)
-        if len(self._buffer) >= self._limit:
-            self._flush()
+    def extend_decodes(
+        self,
+        start_s: Sequence[float],
+        end_s: Sequence[float],
+        used_blocks: Sequence[int],
+        cached_blocks: Sequence[int],
+        bounds: Sequence[int],
+        counts: tuple[int, int, int],
+    ) -> None:
+        """Add steps in a row that differ in these columns alone, one entry a step in each.
 
-    def _flush(self) -> None:
-        if not self._buffer:
+        `counts`: decode tokens, running and waiting requests of every step. They preempt nobody and compute
+        nothing else.
+        """
+        num_steps = len(end_s)
+        if not num_steps:
             return
-        rows = np.frombuffer(self._buffer, dtype=np.float64).reshape(-1, len(STEP_FIELDS))
-        start_s, end_s = rows[:, 0].copy(), rows[:, 1].copy()
-        counts = rows[:, 2:].astype(np.int32)
-        del rows
-        self._buffer = array("d")
+        start, end, decode, prefill, recompute, running, waiting, used, cached, preempted, bound = (
+            self._columns
+        )
+        start.extend(start_s)
+        end.extend(end_s)
+        decode.extend(array("i", counts[:1]) * num_steps)
+        running.extend(array("i", counts[1:2]) * num_steps)
+        waiting.extend(array("i", counts[2:]) * num_steps)
+        used.extend(used_blocks)
+        cached.extend(cached_blocks)
+        bound.extend(bounds)
+        none = array("i", (0,)) * num_steps
+        for column in (prefill, recompute, preempted):
+            column.extend(none)
+        self._note_added(num_steps)
+
+    def _note_added(self, num_steps: int) -> None:
+        self.num_steps += num_steps
+        while len(self._columns[0]) >= _FLUSH_ROWS:
+            self._flush(_FLUSH_ROWS)
+
+    def _flush(self, num_steps: int) -> None:
+        """Move the first steps out of the buffers: always as many at a time, so that sums round alike."""
+        if not num_steps:
+            return
+        start_s, end_s, *rest = (np.array(column[:num_steps]) for column in self._columns)
+        for column in self._columns:
+            del column[:num_steps]
+        counts = np.column_stack(rest).astype(np.int32, copy=False)
         # Steps of pipeline stages overlap; the time a step adds is what passes after the one before it ended.
         previous_s = np.concatenate(([self._last_end_s], end_s[:-1]))
         self._last_end_s = float(end_s[-1])
@@ -140,7 +170,7 @@ class StepLog:
 
     def end_s(self) -> Floats:
         """End time of each step, s, shape (num_steps,): when its tokens appeared."""
-        self._flush()
+        self._flush(len(self._columns[0]))
         self._ends = [np.concatenate(self._ends) if self._ends else np.empty(0)]
         return self._ends[0]
 
@@ -153,7 +183,7 @@ class StepLog:
 
     def totals(self) -> StepTotals:
         """The sums so far; times in seconds, blocks by number in use."""
-        self._flush()
+        self._flush(len(self._columns[0]))
         decode, prefill, recompute, preemptions = (int(n) for n in self._sums)
         busy_s = float(self._by_bound.sum())
         return StepTotals(

@@ -91,6 +91,26 @@ def batch_seconds(batch: DecodeBatch, context_tokens: int, longest_tokens: int) 
     return float(high * (1.0 + (low / high) ** exponent) ** (1.0 / exponent))
 
 
+def run_seconds(
+    batch: DecodeBatch, count: int, context_tokens: int, longest_tokens: int, num_steps: int
+) -> list[float]:
+    """`batch_seconds` of steps in a row, in each of which `count` contexts have grown by a token."""
+    _, cold_s, token_s, longest_token_s, waves_s, exponent = batch
+    root = 1.0 / exponent
+    seconds: list[float] = []
+    for _ in range(num_steps):
+        high, low = cold_s + context_tokens * token_s, waves_s
+        longest_s = longest_tokens * longest_token_s
+        if longest_s > high:
+            high = longest_s
+        if low > high:
+            low, high = high, low
+        seconds.append(high * (1.0 + (low / high) ** exponent) ** root)
+        context_tokens += count
+        longest_tokens += 1
+    return seconds
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeKernel:
     """The same formula for one layer of one model, for sums over sequences of any length, without L2 reuse.

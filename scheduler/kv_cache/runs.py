@@ -190,7 +190,7 @@ class RunPool:
     def num_free_of(self, singles: Iterable[int]) -> int:
         """How many of these have no holder."""
         counts = self._counts
-        return sum(1 for block in singles if not counts[block])
+        return [counts[block] for block in singles].count(0)
 
     def release(self, table: list[int], runs: list[BlockRun]) -> None:
         """Give a request's table back, last block first: its runs, and what lies between them as singles.

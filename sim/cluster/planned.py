@@ -12,41 +12,57 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Generator
-from itertools import islice
-from operator import itemgetter
+from itertools import accumulate
+from operator import itemgetter, sub
 
 from simpy import Event
 
-from scheduler import Request
+from scheduler import Request, SchedulerOutput
 from sim.cluster.clock import Alarm, late_alarm
-from sim.cluster.replica import BOUND_INDEX, Batch, Replica
+from sim.cluster.replica import Batch, Replica
+from sim.recorder import StepLog
 
 _time = itemgetter(0)
 _REACH = (16, 1024)
 
 
-Turn = tuple[float, float, float, float, float, str]
-"""One turn of the step loop: a batch is scheduled, then the oldest batch in flight ends.
-
-When the batch is scheduled, when the GPU begins and ends it, and when the GPU and the host can take the
-next (all in s); which term binds it.
-"""
-
-
 class Plan:
-    """Coming turns, and when the update of each is (the next begins then). The last is number `last`.
+    """Coming turns of the step loop. In each a batch is scheduled, then the oldest batch in flight ends.
 
-    `entering`: requests that enter the engine before the end, and when.
+    One entry a turn: when the GPU begins and ends the batch, when the GPU and the host can take the next,
+    which term binds it (a place in `BOUNDS`), and when the turn's update is (the next turn begins then; the
+    first at `begins_s`). The last turn is number `last`. `entering`: requests that enter the engine before
+    the end, and when.
     """
 
-    __slots__ = ("entering", "last", "num_waiting", "turns", "update_s")
+    __slots__ = (
+        "begins_s",
+        "bounds",
+        "end_s",
+        "entering",
+        "entry_s",
+        "host_free_s",
+        "last",
+        "num_waiting",
+        "start_s",
+        "update_s",
+    )
 
-    def __init__(self, num_waiting: int) -> None:
-        self.turns: list[Turn] = []
+    def __init__(self, begins_s: float, num_waiting: int, bounds: list[int]) -> None:
+        self.begins_s = begins_s
+        self.start_s: list[float] = []
+        self.end_s: list[float] = []
+        self.entry_s: list[float] = []
+        self.host_free_s: list[float] = []
+        self.bounds = bounds
         self.update_s: list[float] = []
-        self.last = -1
+        self.last = len(bounds) - 1
         self.num_waiting = num_waiting
         self.entering: list[tuple[float, Request]] = []
+
+    def scheduled_s(self, turn: int) -> float:
+        """When the batch of a turn is scheduled."""
+        return self.update_s[turn - 1] if turn else self.begins_s
 
 
 class PlannedReplica(Replica):
@@ -85,24 +101,31 @@ class PlannedReplica(Replica):
         num_turns = self._engine.steps_ahead(self._reach)
         if not num_turns:
             return False
-        plan = self._plan = Plan(self._engine.num_waiting)
-        note_turn, note_update = plan.turns.append, plan.update_s.append
         num_decodes, context, longest = self._engine.steady_sums()
-        costs = self._timer.decode_run(num_decodes, context + num_decodes, longest + 1)
-        now, host_free_s = self._env.now, self._host_free_s
+        run = self._timer.decode_run(num_decodes, context + num_decodes, longest + 1, num_turns)
+        now, host_s, host_free_s = self._env.now, run.host_s, self._host_free_s
+        plan = self._plan = Plan(now, self._engine.num_waiting, run.bounds)
+        note_start, note_end, note_entry = plan.start_s.append, plan.end_s.append, plan.entry_s.append
+        note_host_free, note_update = plan.host_free_s.append, plan.update_s.append
         entry_s, end_s = self._gpu.entry_s, self._gpu.last_end_s
         ends = deque([batch.end_s for batch in self._in_flight])
-        for gpu_s, host_s, bound, stage_s in islice(costs, num_turns):
-            start_s = now if now > entry_s else entry_s
+        for gpu_s, stage_s in zip(run.gpu_s, run.stage_s, strict=True):
+            note_start(now if now > entry_s else entry_s)
             host_free_s = (now if now > host_free_s else host_free_s) + host_s
+            note_host_free(host_free_s)
             begins_s = host_free_s if host_free_s > entry_s else entry_s
             entry_s = begins_s + stage_s
-            end_s = max(begins_s + gpu_s, end_s + stage_s)
+            note_entry(entry_s)
+            leaves_s, passes_s = begins_s + gpu_s, end_s + stage_s
+            end_s = leaves_s if leaves_s > passes_s else passes_s
+            note_end(end_s)
             ends.append(end_s)
-            note_turn((now, start_s, end_s, entry_s, host_free_s, bound))
-            now += max(ends.popleft() - now, host_free_s - now, 0.0)
+            until_end_s, until_free_s = ends.popleft() - now, host_free_s - now
+            if until_free_s > until_end_s:
+                until_end_s = until_free_s
+            if until_end_s > 0.0:
+                now += until_end_s
             note_update(now)
-        plan.last = num_turns - 1
         return True
 
     def _set_alarm(self) -> Event:
@@ -179,7 +202,7 @@ class PlannedReplica(Replica):
         """Commit the complete turns, begin the one after them, and let go of the rest."""
         self._plan = None
         self._commit(plan, complete)
-        self._schedule(plan.turns[complete][0])
+        self._schedule(plan.scheduled_s(complete))
         self._let_enter(None, plan.entering)
 
     # --- commit -----------------------------------------------------------------------------------------
@@ -198,30 +221,84 @@ class PlannedReplica(Replica):
         """Let the engine take so many turns, and record them."""
         if not num_turns:
             return
-        engine, kv, in_flight = self._engine, self._engine.kv_cache, self._in_flight
+        engine, kv, flying = self._engine, self._engine.kv_cache, list(self._in_flight)
         used, cached = kv.num_used_blocks, kv.num_cached_free_blocks
-        num_steady, num_running, num_waiting = engine.num_steady, engine.num_running, plan.num_waiting
+        counts = (engine.num_steady, engine.num_running, plan.num_waiting)
         taken, evicted = engine.advance(num_turns)
-        preemptions, self._unrecorded_preemptions = self._unrecorded_preemptions, 0
-        rows: list[tuple[float, tuple[int, ...]]] = [(batch.start_s, batch.row) for batch in in_flight]
-        for (_, start_s, _, _, _, bound), blocks, lost in zip(plan.turns, taken, evicted, strict=False):
-            used += blocks
-            cached -= lost
-            counts = (num_steady, 0, 0, num_running, num_waiting, used, cached, preemptions)
-            rows.append((start_s, (*counts, BOUND_INDEX[bound])))
-            preemptions = 0
-        scheduled_s, begins_s, end_s, self._gpu.entry_s, self._host_free_s, _ = plan.turns[num_turns - 1]
-        self._gpu.last_end_s = end_s
+        steps = _Steps(
+            plan,
+            counts,
+            list(accumulate(taken, initial=used))[1:],
+            list(accumulate(evicted, sub, initial=cached))[1:],
+            self._unrecorded_preemptions,
+        )
+        self._unrecorded_preemptions = 0
+        self._gpu.entry_s, self._gpu.last_end_s = plan.entry_s[num_turns - 1], plan.end_s[num_turns - 1]
+        self._host_free_s = plan.host_free_s[num_turns - 1]
         output = engine.unfold()
         num_ended = num_turns if output is None else num_turns - 1
-        ended: list[float] = []
-        for (start_s, row), update_s in zip(rows[:num_ended], plan.update_s, strict=False):
-            ended += (start_s, update_s, *row)
-        self._steps.extend(ended)
-        if in_flight:  # scheduling ahead: the last batch is under way now
-            flying = in_flight.popleft().output
-            in_flight.append(Batch(flying, flying, scheduled_s, begins_s, end_s, rows[-1][1]))
+        steps.record(self._steps, flying, num_ended)
+        if flying:  # scheduling ahead: the last batches are under way now
+            self._in_flight.clear()
+            for i, batch in enumerate(flying):
+                self._in_flight.append(steps.batch(flying, num_turns + i, batch.output))
         self._guard.on_step(engine, gave_tokens=True)
         if output is not None:
-            start_s, row = rows[num_ended]
-            self._update(Batch(output, output, scheduled_s, start_s, plan.update_s[num_ended], row))
+            self._update(steps.batch(flying, num_ended, output))
+
+
+class _Steps:
+    """The batches of a plan's turns as they are recorded, behind those that were in flight before it.
+
+    `counts`: members of the cohort, running and waiting requests in all of them. Blocks in use, and free ones
+    that can be hit, are as of each turn. Preemptions not yet recorded go to the first turn.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        counts: tuple[int, int, int],
+        used_blocks: list[int],
+        cached_blocks: list[int],
+        preemptions: int,
+    ) -> None:
+        self.plan = plan
+        self.counts = counts
+        self.used_blocks = used_blocks
+        self.cached_blocks = cached_blocks
+        self.preemptions = preemptions
+
+    def record(self, log: StepLog, flying: list[Batch], num_ended: int) -> None:
+        """Record the first batches: each ends with the update of a turn."""
+        plan, shift = self.plan, len(flying)
+        for batch, update_s in zip(flying, plan.update_s[:num_ended], strict=False):
+            log.append((batch.start_s, update_s, *batch.row))
+        first, end = 0, max(num_ended - shift, 0)
+        if self.preemptions and end:
+            log.append((plan.start_s[0], plan.update_s[shift], *self._row(0)))
+            first = 1
+        log.extend_decodes(
+            plan.start_s[first:end],
+            plan.update_s[first + shift : end + shift],
+            self.used_blocks[first:end],
+            self.cached_blocks[first:end],
+            plan.bounds[first:end],
+            self.counts,
+        )
+
+    def batch(self, flying: list[Batch], number: int, output: SchedulerOutput) -> Batch:
+        """One of them, as the replica keeps it; `number` counts those in flight before the plan too."""
+        turn = number - len(flying)
+        if turn < 0:
+            batch = flying[number]
+            return Batch(output, output, batch.scheduled_s, batch.start_s, batch.end_s, batch.row)
+        plan = self.plan
+        return Batch(
+            output, output, plan.scheduled_s(turn), plan.start_s[turn], plan.end_s[turn], self._row(turn)
+        )
+
+    def _row(self, turn: int) -> tuple[int, ...]:
+        num_steady, num_running, num_waiting = self.counts
+        used, cached, bound = self.used_blocks[turn], self.cached_blocks[turn], self.plan.bounds[turn]
+        preemptions = 0 if turn else self.preemptions
+        return (num_steady, 0, 0, num_running, num_waiting, used, cached, preemptions, bound)

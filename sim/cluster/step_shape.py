@@ -6,10 +6,10 @@ are a prefill chunk. (The last single token of a prompt attends to its context e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from cost_models import StepCost, StepShape
+from cost_models import DecodeRun, StepCost, StepShape
 from scheduler import SchedulerOutput
 
 
@@ -25,8 +25,8 @@ class StepTimer(Protocol):
         """The same as `step` for a step of sampling decodes alone, from its sums."""
 
     def decode_run(
-        self, num_decodes: int, decode_context_tokens: int, max_decode_context_tokens: int
-    ) -> Iterator[tuple[float, float, str, float]]:
+        self, num_decodes: int, decode_context_tokens: int, max_decode_context_tokens: int, num_steps: int
+    ) -> DecodeRun:
         """`decode_step` for that step and those in which the same requests decode on."""
 
 

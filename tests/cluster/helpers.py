@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
 import numpy as np
 
-from cost_models import StepCost, StepShape
+from cost_models import BOUNDS, DecodeRun, StepCost, StepShape
 from scheduler import KVCacheConfig, SchedulerConfig
 from sim.cluster.router import ROUTERS
 from sim.cluster.watched import Watch
@@ -36,9 +35,10 @@ class FixedTimer:
             StepShape(decodes, decodes, context, longest, num_sampled=decodes, num_requests=decodes)
         )
 
-    def decode_run(self, decodes: int, context: int, longest: int) -> Iterator[StepCost]:
-        for i in count():
-            yield self.decode_step(decodes, context + i * decodes, longest + i)
+    def decode_run(self, decodes: int, context: int, longest: int, num_steps: int) -> DecodeRun:
+        costs = [self.decode_step(decodes, context + i * decodes, longest + i) for i in range(num_steps)]
+        gpu_s, stage_s = [cost.gpu_s for cost in costs], [cost.stage_s for cost in costs]
+        return DecodeRun(self.host_s, gpu_s, stage_s, [BOUNDS.index(cost.bound) for cost in costs])
 
     def step(self, shape: StepShape) -> StepCost:
         self.shapes.append(shape)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import pytest
 
-from cost_models import Parallelism, StepCostModel
+from cost_models import BOUNDS, Parallelism, StepCostModel
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -15,6 +13,7 @@ from cost_models import Parallelism, StepCostModel
     [
         ("meta-llama/Llama-3.1-8B", Parallelism()),
         ("meta-llama/Llama-3.1-70B", Parallelism(tensor=4, pipeline=2)),
+        ("google/gemma-3-27b-it", Parallelism()),
     ],
 )
 def test_a_run_of_decode_steps_costs_what_its_steps_cost(
@@ -22,6 +21,7 @@ def test_a_run_of_decode_steps_costs_what_its_steps_cost(
 ) -> None:
     timer = StepCostModel.build(model, "h100-sxm", parallel, async_scheduling=ahead)
     for decodes, context, longest in [(1, 5, 5), (7, 30_000, 9_000), (256, 700_000, 4_001)]:
-        run = islice(timer.decode_run(decodes, context, longest), 300)
-        for i, cost in enumerate(run):
-            assert cost == tuple(timer.decode_step(decodes, context + i * decodes, longest + i))
+        run = timer.decode_run(decodes, context, longest, 300)
+        for i, (gpu_s, stage_s, bound) in enumerate(zip(run.gpu_s, run.stage_s, run.bounds, strict=True)):
+            step = timer.decode_step(decodes, context + i * decodes, longest + i)
+            assert (gpu_s, run.host_s, BOUNDS[bound], stage_s) == tuple(step)
