@@ -19,6 +19,7 @@ from scheduler.async_scheduling import make_bookkeeping
 from scheduler.cohort import Cohort, Forecast
 from scheduler.config import KVCacheConfig, SchedulerConfig
 from scheduler.connector import KVConnector, KVReport
+from scheduler.expansion import expand, expand_outputs
 from scheduler.gates import AdmissionGate, StaleOutputGate
 from scheduler.grammar import AcceptAll, DraftValidator, GrammarGate
 from scheduler.kv_cache.plain import PlainKVCache, build_kv_cache
@@ -166,14 +167,16 @@ class EngineCore:
     def expand(self, output: SchedulerOutput) -> SchedulerOutput:
         """The step just planned with every request named. Call before anything else happens."""
         cohort = self.state.cohort
-        return output if cohort is None else cohort.expand(output)
+        if cohort is None:
+            return output
+        cohort.write_back_all()
+        return expand(output, self.state.running, cohort.clock)
 
     def expand_outputs(
         self, output: SchedulerOutput, expanded: SchedulerOutput, outputs: EngineCoreOutputs
     ) -> EngineCoreOutputs:
         """What `update` just told of a step, with an entry for everybody. Call before anything happens."""
-        cohort = self.state.cohort
-        return outputs if cohort is None else cohort.expand_outputs(output, expanded, outputs)
+        return outputs if self.state.cohort is None else expand_outputs(output, expanded, outputs)
 
     def observe_output(self, observer: Callable[[Request], None]) -> None:
         """Let `observer` see each request with new tokens: its blocks are entered in the cache, not yet

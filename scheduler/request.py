@@ -15,7 +15,7 @@ from scheduler.tokens import TokenRange, TokenRuns
 
 if TYPE_CHECKING:
     from scheduler.cohort import Member
-    from scheduler.kv_cache.runs import BlockRun
+    from scheduler.kv_cache.run_queue import BlockRun
 
 EOS_TOKEN_ID = 2
 """The end-of-sequence token of the pretended models."""

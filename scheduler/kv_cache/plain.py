@@ -9,7 +9,8 @@ from __future__ import annotations
 from scheduler.config import GroupKind, KVCacheConfig
 from scheduler.kv_cache.coordinator import KVCache
 from scheduler.kv_cache.lookup import PrefixHits
-from scheduler.kv_cache.runs import BlockRun, RunPool
+from scheduler.kv_cache.run_queue import BlockRun
+from scheduler.kv_cache.runs import RunPool
 from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.speculation import Drafter

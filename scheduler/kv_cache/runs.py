@@ -14,36 +14,8 @@ from typing import Protocol
 
 from scheduler.kv_cache.hashes import ROOM_BITS
 from scheduler.kv_cache.pool import NULL_BLOCK
+from scheduler.kv_cache.run_queue import OPEN, BlockRun, RunQueue
 from scheduler.request import Request
-
-_OPEN = 1 << 62
-
-
-class BlockRun:
-    """Consecutive blocks of one table that nobody else holds.
-
-    Held: the blocks `start` … `end` - 1 of `holder`'s table (an open run reaches to the table's end). Free:
-    `blocks`, in table order, of which the first `num_keyed` can be hit. The i-th keyed block has the key
-    `first_key` + i; None if there is none.
-    """
-
-    __slots__ = ("blocks", "end", "first_key", "holder", "num_keyed", "start")
-
-    def __init__(self, holder: Request | None, start: int) -> None:
-        self.holder = holder
-        self.start = start
-        self.end = _OPEN
-        self.first_key: int | None = None
-        self.blocks: list[int] = []
-        self.num_keyed = 0
-
-    def keyed(self) -> int:
-        """How many of its blocks can be hit."""
-        if self.first_key is None:
-            return 0
-        if self.holder is None:
-            return self.num_keyed
-        return min(self.holder.num_cached_blocks[0], self.end) - self.start
 
 
 class RunWatcher(Protocol):
@@ -54,56 +26,6 @@ class RunWatcher(Protocol):
 
     def note_met(self, holder: Request) -> None:
         """Others compute the same text: the request's next block can no longer be entered unseen."""
-
-
-class RunQueue:
-    """The free queue: a doubly linked list of single blocks and of runs, handed out last block first.
-
-    A run's node is its first block. Block 0 marks both ends, as in `free_queue.FreeQueue`.
-    """
-
-    __slots__ = ("following", "previous", "runs", "size")
-
-    def __init__(self, num_blocks: int) -> None:
-        self.following = [0] * num_blocks
-        self.previous = [0] * num_blocks
-        self.runs: dict[int, BlockRun] = {}
-        self.size = 0
-
-    def append(self, node: int) -> None:
-        """Put a node behind the tail; the caller keeps `size`."""
-        tail = self.previous[0]
-        self.following[tail] = node
-        self.previous[node] = tail
-        self.following[node] = 0
-        self.previous[0] = node
-
-    def insert_before(self, node: int, place: int) -> None:
-        """Put a node in front of another one."""
-        before = self.previous[place]
-        self.following[before] = node
-        self.previous[node] = before
-        self.following[node] = place
-        self.previous[place] = node
-
-    def remove(self, node: int) -> None:
-        """Take a node out, wherever it stands."""
-        after, before = self.following[node], self.previous[node]
-        self.following[before] = after
-        self.previous[after] = before
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __iter__(self) -> Iterator[int]:
-        node = self.following[0]
-        while node:
-            run = self.runs.get(node)
-            if run is None:
-                yield node
-            else:
-                yield from reversed(run.blocks)
-            node = self.following[node]
 
 
 class RunPool:
@@ -335,7 +257,7 @@ class RunPool:
             self._add_single(block, first_key + i)
         run.first_key = first_key + count
         run.num_keyed = keyed - count
-        if count == keyed and (run.holder is None or run.end != _OPEN):
+        if count == keyed and (run.holder is None or run.end != OPEN):
             self._strip(run)
         return shared
 
