@@ -19,7 +19,7 @@ import pytest
 from sim import InputError, load_scenario
 from sim.experiments import backends
 from sim.experiments.points import Point, Progress, run_points
-from tests.cli.helpers import DRYSERVE, SCENARIO, dryserve, write_scenario
+from tests.cli.helpers import DRYSERVE, SCENARIO, write_scenario
 from tests.experiments.clusters import DaskCluster, dask_cluster, loky_workers, wait_until
 
 SMALL = ("workload.duration_s=null", "cluster.replicas=1")
@@ -114,17 +114,27 @@ def kill_and_resume(
         _, alive = psutil.wait_procs(workers, timeout=10)
         assert not alive  # they end with their parent
         assert not out.exists() or not list(out.glob("[!.]*"))  # no half-written results
-    done = dryserve("sweep", *arguments, "--out", out, env=env)
-    assert done.returncode == 0, done.stderr
+    told = to_the_end(arguments, out, cache)
     (folder,) = out.glob("[!.]*")
-    return folder, done.stderr.splitlines()
+    return folder, told
+
+
+def to_the_end(arguments: list[object], out: Path, cache: Path) -> list[str]:
+    """Let a sweep finish, however long it takes; the lines it wrote to stderr."""
+    done = subprocess.run(
+        [*DRYSERVE, "sweep", *map(str, arguments), "--out", str(out)],
+        env=os.environ | {"DRYSERVE_CACHE": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines()
 
 
 def undisturbed_sweep(tmp_path: Path, arguments: list[object]) -> Path:
     out = tmp_path / "undisturbed-sweep"
-    env = {"DRYSERVE_CACHE": str(tmp_path / "undisturbed-cache")}
-    done = dryserve("sweep", *arguments, "--out", out, env=env)
-    assert done.returncode == 0, done.stderr
+    to_the_end(arguments, out, tmp_path / "undisturbed-cache")
     (folder,) = out.iterdir()
     return folder
 
