@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 FAST   := .venv-compiled
 
-.PHONY: run test nightly check lint types contracts bench compiled compiled-tests conform notebooks clean
+.PHONY: run test nightly check lint types contracts bench compiled compiled-tests conform notebooks gallery clean
 
 run: $(VENV)/.installed           ## run the quickstart scenario
 	$(BIN)/dryserve run quickstart
@@ -44,6 +44,9 @@ conform: $(VENV)/.installed       ## replay the recorded engine runs
 
 notebooks: $(VENV)/.installed-dev ## run the notebooks and keep their outputs
 	$(BIN)/python notebooks/execute.py
+
+gallery: $(VENV)/.installed       ## draw every figure from short runs into notebooks/figures/gallery
+	$(BIN)/python notebooks/gallery.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dryserve needs Python 3.11 or newer; try: make PYTHON=python3.11")'

@@ -7,7 +7,7 @@ measured one (solid) lies beside them. The palette is Okabe and Ito's, which col
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
@@ -16,8 +16,8 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.legend import Legend
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.transforms import blended_transform_factory
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK, YELLOW = "#E69F00", "#56B4E9", "#000000", "#F0E442"
@@ -65,7 +65,7 @@ RC: dict[Any, Any] = {
     "path.simplify": True,
 }
 
-TIGHT: dict[str, float] = {
+TIGHT: dict[str, Any] = {
     "columnspacing": 1.1,
     "handlelength": 1.2,
     "handletextpad": 0.5,
@@ -124,29 +124,48 @@ def tidy(ax: Axes) -> Axes:
 
 
 def legend_above(ax: Axes, columns: int = 6) -> None:
-    """A legend above the Axes, where no data lie; nothing if no artist has a label."""
-    handles, labels = ax.get_legend_handles_labels()
-    if handles:
-        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), **TIGHT}
-        fit_columns(ax, lambda count: ax.legend(handles, labels, ncols=count, **place), columns)
+    """A legend above the Axes, where no data lie; nothing if no artist has a label.
 
-
-def fit_columns(ax: Axes, make: Callable[[int], Legend], columns: int) -> None:
-    """Make a legend of at most `columns` columns, fewer where they would not fit between the Axes' left spine
-    and its right end, once its labels have taken their room.
+    It has at most `columns` columns, and fewer where they would not fit the Axes with its labels. Of a lone
+    Axes in its figure it may begin at the figure's left edge.
     """
+    handles, labels = ax.get_legend_handles_labels()
+    if not handles:
+        return
+    whole = figure_of(ax).get_figure(root=True)
+    abreast = len({round(other.get_position().x0, 2) for other in whole.axes})
+    label = ax.yaxis.get_tightbbox(_renderer(whole))
+    beside = 0.0 if label is None else max(0.0, ax.bbox.x0 - label.x0)
+    edge = blended_transform_factory(whole.transFigure, ax.transAxes)
+    for count in range(columns, 0, -1):
+        legend = ax.legend(
+            handles, labels, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=count, **TIGHT
+        )
+        width = legend.get_window_extent(_renderer(whole)).width
+        if count == 1 or width <= 0.97 * (whole.bbox.width / abreast - beside):
+            return
+        if abreast == 1 and width <= 0.98 * whole.bbox.width:
+            legend.set_bbox_to_anchor((0.01, 1.0), transform=edge)
+            return
+
+
+def figure_legend(figure: Figure | SubFigure, legend: Mapping[str, Any], columns: int = 6) -> None:
+    """A legend above all Axes of a figure, of at most `columns` columns and as many as fit."""
+    whole = figure.get_figure(root=True)
+    for count in range(columns, 0, -1):
+        made = figure.legend(
+            list(legend.values()), list(legend), loc="outside upper left", ncols=count, **TIGHT
+        )
+        if count == 1 or made.get_window_extent(_renderer(whole)).width <= 0.97 * whole.bbox.width:
+            return
+        made.remove()
+
+
+def _renderer(figure: Figure) -> Any:
+    """What measures texts before anything is drawn."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    whole = figure_of(ax).get_figure(root=True)
-    renderer = FigureCanvasAgg(whole).get_renderer()  # type: ignore[no-untyped-call]
-    columns_of_axes = len({round(other.get_position().x0, 2) for other in whole.axes})
-    label, ticks = ax.yaxis.get_tightbbox(renderer), ax.bbox.x0
-    room = whole.bbox.width / columns_of_axes - (0.0 if label is None else max(0.0, ticks - label.x0))
-    for count in range(columns, 0, -1):
-        legend = make(count)
-        if count == 1 or legend.get_window_extent(renderer).width <= 0.97 * room:
-            return
-        legend.remove()
+    return FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
 
 
 def plain_log(axis: Axis) -> None:

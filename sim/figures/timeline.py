@@ -16,16 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sim.figures.style import (
-    MUTED,
-    TIGHT,
-    axes_for,
-    columns_of,
-    figure_of,
-    fit_columns,
-    legend_above,
-    panels_for,
-)
+from sim.figures.style import MUTED, axes_for, columns_of, figure_legend, figure_of, legend_above, panels_for
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -152,20 +143,17 @@ def per_replica(
     axes = panels_for(where, len(shown))
     for ax, replica in zip(axes, shown, strict=True):
         draw(steps[steps["replica"].eq(replica)], ax)
-        ax.text(
-            1.005, 0.5, f"replica {replica}", transform=ax.transAxes, va="center", rotation=270, color=MUTED
-        )
+        place: dict[str, Any] = {"va": "center", "rotation": 270, "fontsize": 6.5, "color": MUTED}
+        ax.text(1.005, 0.5, f"replica {replica}", transform=ax.transAxes, **place)
     axes[-1].set_xlabel("time (s)")
     figure = figure_of(axes[0])
     figure.supylabel(y_label, fontsize=8.5)
-    legend = {
+    legend: dict[str, Any] = {
         label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
     }
     if len(shown) < len(replicas):
         legend[f"{len(shown)} of {len(replicas)} replicas"] = axes[0].plot([], [], " ")[0]
-    place: dict[str, Any] = {"loc": "outside upper left", **TIGHT}
-    handles, labels = list(legend.values()), list(legend)
-    fit_columns(axes[0], lambda count: figure.legend(handles, labels, ncols=count, **place), columns)
+    figure_legend(figure, legend, columns)
     return axes[0]
 
 

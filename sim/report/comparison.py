@@ -88,14 +88,42 @@ def comparison_blocks(labels: Sequence[str], runs: Sequence[SavedRun]) -> list[B
         blocks.append(Paragraph("Nothing: the scenarios are the same."))
     blocks.append(Heading(2, "Numbers"))
     blocks.append(differences(labels, [run.summary for run in runs]))
-    same = "the same requests at the same moments" if same_requests(runs) else "different requests"
+    same = same_requests(runs)
+    said = "the same requests at the same moments" if same else "different requests"
     blocks.append(
         Paragraph(
-            f"° fewer than 10 samples above it. pt: percentage points. The runs got {same}. Each is one run: "
+            f"° fewer than 10 samples above it. pt: percentage points. The runs got {said}. Each is one run: "
             "how much of a difference is chance, only several seeds can tell."
         )
     )
+    if same:
+        blocks += [Heading(2, "Request by request"), paired(labels, runs)]
+        blocks.append(
+            Paragraph(
+                f"Mean difference from {labels[0]} over requests that finished in both, arrived after the "
+                "warm-up, with the 95 % interval of batch means; without one the run is too short to tell "
+                "its own error."
+            )
+        )
     return blocks
+
+
+def paired(labels: Sequence[str], runs: Sequence[SavedRun]) -> Table:
+    """How much slower each request was than in the first run, on average, with an interval."""
+    from sim.statistics import batch_means
+
+    first, rows = runs[0], []
+    for label, run in zip(labels[1:], runs[1:], strict=True):
+        measured = first.requests["arrival_s"].ge(max(first.scenario.warmup_s, run.scenario.warmup_s))
+        both = measured & first.requests["status"].eq("finished") & run.requests["status"].eq("finished")
+        for name, moment in (("TTFT", "first_token_s"), ("E2E", "last_token_s")):
+            slower_s = (run.requests[moment] - first.requests[moment])[both]
+            interval = batch_means(slower_s.to_numpy())
+            ends = f"{interval.low:+.3g} to {interval.high:+.3g}" if interval.low == interval.low else "–"
+            mean = f"{interval.estimate:+.3g}" if len(slower_s) else "–"
+            rows.append((label, name, mean, ends, f"{len(slower_s):,}"))
+    header = ("run", "metric", "difference (s)", "95 % interval (s)", "requests")
+    return Table(header, tuple(rows), (False, False, True, True, True))
 
 
 def same_requests(runs: Sequence[SavedRun]) -> bool:

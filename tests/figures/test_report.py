@@ -201,6 +201,20 @@ def test_a_comparison_has_every_figure_with_all_runs(compared):
     assert names == {"latency", "parts", "load", "kv", "waterfall", "preemptions"}
 
 
+def test_the_same_requests_are_compared_one_by_one(tmp_path):
+    slow = make_requests(300, unfinished=6)
+    slow["first_token_s"] += 0.25 + 0.01 * (slow["request_id"] % 3)
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", requests=slow)]
+    page = page_of(runs)
+    measured = slow[(slow["arrival_s"] >= 2.0) & slow["status"].eq("finished")]
+    row = next(line for line in page.splitlines() if line.startswith("| b | TTFT |"))
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    low, high = (float(end) for end in cells[3].split(" to "))
+    assert float(cells[2]) == pytest.approx(0.26, abs=0.001)
+    assert low <= 0.26 <= high
+    assert cells[4] == str(len(measured))
+
+
 def page_of(runs: list[SavedRun]) -> str:
     """The page without its figures."""
     labels = labels_of(runs)
