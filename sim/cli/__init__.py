@@ -20,6 +20,7 @@ from sim.cli.compare_releases import compare_releases
 from sim.cli.conform import conform
 from sim.cli.explain import explain
 from sim.cli.fit import fit
+from sim.cli.regress import regress
 from sim.cli.report import report
 from sim.cli.run import run
 from sim.cli.scenarios import scenarios
@@ -70,6 +71,7 @@ for command in (
     sweep,
     explain,
     report,
+    regress,
     trace,
     fit,
     scenarios,

@@ -1,0 +1,27 @@
+"""A set of small scenarios against a committed baseline: what moved, by how much, and in which layer.
+
+`observe.py` runs the scenarios and keeps what is compared. `recorded.py` keeps the requests themselves, so
+that `layers.py` can put the baseline's own requests and settings through today's scheduler, cost model and
+memory plan one by one: which of them changed is then known and not guessed. `baseline.py` reads and writes
+`baseline.json`, `compare.py` finds the differences, `screen.py` and `pages.py` tell them, `changelog.py`
+writes the line that goes with a new baseline.
+"""
+
+from sim.experiments.regress.baseline import Baseline, read_baseline, scenario_files, write_baseline
+from sim.experiments.regress.changelog import changelog_line, enter
+from sim.experiments.regress.compare import Found, compare
+from sim.experiments.regress.observe import observe
+from sim.experiments.regress.screen import render
+
+__all__ = [
+    "Baseline",
+    "Found",
+    "changelog_line",
+    "compare",
+    "enter",
+    "observe",
+    "read_baseline",
+    "render",
+    "scenario_files",
+    "write_baseline",
+]

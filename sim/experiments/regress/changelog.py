@@ -1,0 +1,64 @@
+"""The line that goes into CHANGELOG.md with a new baseline: what moved, by how much, why."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sim.errors import input_error
+from sim.experiments.regress.compare import Found
+from sim.experiments.regress.screen import headline, short, size
+
+_UNRELEASED = re.compile(r"^## \[?unreleased\]?.*$", re.IGNORECASE | re.MULTILINE)
+_SECTION = re.compile(r"^## ", re.MULTILINE)
+_CHANGED = re.compile(r"^### Changed[ \t]*$", re.MULTILINE)
+
+
+def changelog_line(found: Found, why: str) -> str:
+    """One list item. Of each scenario that differs, the number that moved most against its validation error,
+    the size and the layer.
+    """
+    parts = []
+    for scenario in found.failed:
+        if scenario.fault:
+            parts.append(f"{scenario.name} {scenario.fault}")
+            continue
+        layers = ", ".join(dict.fromkeys(layer.name for layer in scenario.layers))
+        if not scenario.beyond:
+            parts.append(f"{scenario.name} no number ({layers})")
+            continue
+        first = headline(scenario)
+        more = f" and {len(scenario.beyond) - 1} more" if len(scenario.beyond) > 1 else ""
+        parts.append(f"{scenario.name} {short(first)} {size(first)}{more} ({layers})")
+    return f"- Simulated numbers moved: {'; '.join(parts)}. Why: {why.strip().rstrip('.')}."
+
+
+def enter(path: Path, line: str) -> None:
+    """Put the line under `### Changed` of the unreleased part of a changelog in Keep a Changelog's form; the
+    headings are made where they are missing. Raises `InputError` for a file that cannot be read or written.
+    """
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else "# Changelog\n"
+        path.write_text(entered(text, line), encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise input_error(f"cannot be changed: {error}", where=str(path)) from None
+
+
+def entered(text: str, line: str) -> str:
+    """The text of the changelog with the line in it."""
+    text = text if text.endswith("\n") else f"{text}\n"
+    unreleased = _UNRELEASED.search(text)
+    if unreleased is None:
+        first = _SECTION.search(text)
+        at = first.start() if first else len(text)
+        gap = "" if text[:at].endswith("\n\n") else "\n"
+        return f"{text[:at]}{gap}## [Unreleased]\n\n### Changed\n{line}\n" + (
+            f"\n{text[at:]}" if text[at:] else ""
+        )
+    following = _SECTION.search(text, unreleased.end())
+    end = following.start() if following else len(text)
+    changed = _CHANGED.search(text, unreleased.end(), end)
+    if changed is None:
+        body = text[:end].rstrip("\n")
+        return f"{body}\n\n### Changed\n{line}\n" + (f"\n{text[end:]}" if text[end:] else "")
+    return f"{text[: changed.end()]}\n{line}{text[changed.end() :]}"
