@@ -90,7 +90,8 @@ def _blocks(facts: Facts) -> Iterator[Candidate]:
         if engine.watermark:
             yield _set(engine, "watermark", 0.0)
         return
-    if not engine.reserve_full_prompt:
+    cut = facts.longest_prompt_tokens > (engine.max_num_batched_tokens or 0)
+    if cut and not engine.reserve_full_prompt:  # of a prompt that is one chunk the first chunk is the whole
         yield _set(engine, "reserve_full_prompt", True)
     for share in (0.02, 0.1):
         if share > engine.watermark:
