@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -85,7 +88,7 @@ def sweep(
     if as_json and as_csv:
         raise input_error("leaves no choice of --json", where="--csv")
     folder.check_writable(out)
-    with points_bar() as bar:
+    with points_bar() as bar, _warnings_as_lines():
         try:
             found = experiment.sweep(
                 scenario,
@@ -123,6 +126,17 @@ def sweep(
         typer.echo(f"error: figure {name} could not be drawn: {reason}", err=True)
     if found.failed or failures:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    def show(message: Warning | str, *_: object) -> None:
+        typer.echo(f"warning: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RuntimeWarning)
+        warnings.showwarning = show  # type: ignore[assignment]  # the rest of its arguments is not shown
+        yield
 
 
 def _seeds(text: str | None) -> list[int] | None:

@@ -18,8 +18,8 @@ DASK = (sys.executable, "-m", "dask")
 PATIENCE_S = 120.0
 
 
-def wait_until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def wait_until(happened: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
     while not happened():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)

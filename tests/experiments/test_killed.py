@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -105,13 +106,15 @@ def kill_and_resume(
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        wait_until(lambda enough=enough: len(list(cache.rglob("*.npz"))) >= enough)
-        time.sleep(moments.random() * 0.05)
-        assert process.poll() is None, "it was over before it could be killed"
-        workers = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-        process.wait()
-        _, alive = psutil.wait_procs(workers, timeout=10)
+        try:
+            wait_until(lambda enough=enough: len(list(cache.rglob("*.npz"))) >= enough, patience_s=1800.0)
+            time.sleep(moments.random() * 0.05)
+            assert process.poll() is None, "it was over before it could be killed"
+            workers = psutil.Process(process.pid).children(recursive=True)
+        finally:
+            process.kill()
+            process.wait()
+        _, alive = psutil.wait_procs(workers, timeout=60)
         assert not alive  # they end with their parent
         assert not out.exists() or not list(out.glob("[!.]*"))  # no half-written results
     told = to_the_end(arguments, out, cache)
@@ -241,7 +244,7 @@ TWO_HUNDRED = ["max_num_seqs=2..1024", "--rate", "5:50:5", "--replications", 2, 
 
 @pytest.fixture(scope="module")
 def long_scenario(tmp_path_factory):
-    text = SCENARIO.replace("num_requests: 40", "num_requests: 600")
+    text = SCENARIO.replace("num_requests: 40", "num_requests: 250")
     return write_scenario(tmp_path_factory.mktemp("long"), text)
 
 
@@ -268,7 +271,8 @@ def test_two_hundred_points_killed_three_times_on_a_cluster(tmp_path, long_scena
 
         def kill_workers() -> None:
             while not over.wait(7.0):
-                cluster.kill_worker()
+                with contextlib.suppress(ValueError):  # one is just being replaced
+                    cluster.kill_worker()
 
         killer = threading.Thread(target=kill_workers)
         killer.start()

@@ -13,7 +13,7 @@ from sim.scenario.grid import parse_axis, parse_grid
 from sim.scenario.scenario import Scenario
 from sim.scenario.yaml_source import Data
 
-RATE = "workload.rate_per_s"
+RATE, CONCURRENCY = "workload.rate_per_s", "workload.max_concurrency"
 MOST_RATES = 15
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -170,5 +170,5 @@ def _path_faults(axes: Sequence[Axis]) -> Iterator[Fault]:
 def _repeated(axis: Axis) -> Iterator[Fault]:
     for index, row in enumerate(axis.rows):
         if row in axis.rows[:index]:
-            said = ", ".join(map(str, row))
+            said = ", ".join("null" if value is None else str(value) for value in row)
             yield Fault(axis.where[0], None, f"has {said} twice")

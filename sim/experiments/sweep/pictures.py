@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sim.experiments.sweep.answer import labels
-from sim.experiments.sweep.axes import RATE
+from sim.experiments.sweep.axes import CONCURRENCY, RATE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BUDGET = "engine.max_num_batched_tokens"
 TRADES = {
     RATE,
-    "workload.max_concurrency",
+    CONCURRENCY,
     "gpu",
     "model",
     "weight_dtype",
@@ -42,7 +42,7 @@ MOST_LINES = 8
 
 
 def figures(sweep: Sweep) -> dict[str, Draw]:
-    """Functions that draw, by name: F2, F3, F4 where the rate varies, F11 for two axes, F5."""
+    """Functions that draw, by name: F2, F3 over rates, F4 over loads, F11 of two axes, curves of one, F5."""
     good = sweep.summary[sweep.summary["replications"] > 0]
     if len(good) < 2:
         return {}
@@ -53,13 +53,14 @@ def figures(sweep: Sweep) -> dict[str, Draw]:
         if sweep.targets and table["slo_attainment"].notna().all():
             found["attainment"] = partial(_call, "attainment", table, target=_wanted(sweep))
         found["saturation"] = partial(_call, "saturation", table)
+    if _load(sweep) is not None and lines <= MOST_LINES:
         for metric in ("ttft", "tpot"):
             limit = min((t.limit_s for t in sweep.targets.values() if t.metric == metric), default=None)
             draw = partial(_call, "latency_throughput", table, metric=metric, slo_s=limit)
             found[f"{metric}_throughput"] = draw
     if len(sweep.paths) == 2 and sweep.targets and table[list(sweep.paths)].nunique().min() > 1:
         found["slo_heatmap"] = partial(_heatmap, table, sweep)
-    if len(sweep.paths) == 1 and RATE not in sweep.paths:
+    if len(sweep.paths) == 1 and _load(sweep) is None:
         found["knob_curves"] = partial(_knob_curves, table, sweep.paths[0])
     if BUDGET in sweep.paths and len(set(table[BUDGET])) > 1:
         found["budget_strips"] = partial(_budget_strips, sweep)
@@ -87,9 +88,10 @@ def _table(good: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
         }
     )
     table["slo_attainment"] = good.get("slo_attainment")
-    if RATE in sweep.paths:
-        table["rate_per_s"] = table[RATE]
-        others = [path for path in sweep.paths if path != RATE]
+    load = _load(sweep)
+    if load is not None:
+        table[load.rpartition(".")[2]] = table[load]
+        others = [path for path in sweep.paths if path != load]
         if others:
             table["label"] = labels(table, others)
     for key, target in reversed(list(sweep.targets.items())):
@@ -99,6 +101,11 @@ def _table(good: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
     return table
 
 
+def _load(sweep: Sweep) -> str | None:
+    """The path that says how much is asked of the cluster, if it varies."""
+    return next((path for path in (RATE, CONCURRENCY) if path in sweep.paths), None)
+
+
 def _wanted(sweep: Sweep) -> float:
     percents = [t.percentile for t in sweep.targets.values() if t.percentile is not None]
     return min(percents, default=99.0) / 100.0
@@ -106,7 +113,7 @@ def _wanted(sweep: Sweep) -> float:
 
 def _pareto_table(table: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
     """One line a configuration where the rate varies, else points with their values beside them."""
-    if RATE in sweep.paths:
+    if _load(sweep) is not None:
         return table
     return table.assign(label="cells", point=[", ".join(map(str, row)) for row in _values(table, sweep)])
 

@@ -84,7 +84,9 @@ def _placed(fault: Fault, chosen: Sequence[tuple[str, Data, str]]) -> Fault:
         return fault
     near = (where for path, _, where in chosen if f"{fault.path}.".startswith(f"{path}."))
     outer = (where for path, _, where in chosen if path.startswith(f"{fault.path}."))
-    return Fault(next(near, next(outer, None)), fault.path, fault.message)
+    section = fault.path.partition(".")[0]
+    beside = (where for path, _, where in chosen if path.partition(".")[0] == section)
+    return Fault(next(near, next(outer, next(beside, None))), fault.path, fault.message)
 
 
 def _mistakes(

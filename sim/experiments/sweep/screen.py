@@ -36,7 +36,8 @@ def _head(sweep: Sweep) -> Iterator[str]:
     each = f"{counts.max()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
     seeds = f"seeds from {sweep.base.seed}" if len(sweep.table) else "no seeds"
     points = "1 point" if len(sweep.cells) == 1 else f"{len(sweep.cells)} points"
-    yield f"{sweep.base.name}: {points}{f' ({size})' if size else ''}, {each} replications each, {seeds}"
+    replications = f"{each} replication{'' if each == '1' else 's'} each"
+    yield f"{sweep.base.name}: {points}{f' ({size})' if size else ''}, {replications}, {seeds}"
     if sweep.targets:
         targets = ", ".join(f"{key} <= {_duration(t.limit_s)}" for key, t in sweep.targets.items())
         yield f"SLO {targets}"
@@ -201,7 +202,8 @@ def _plus_minus(row: Record, column: str) -> str:
     value, low = _get(row, column), _get(row, f"{column}_low")
     if not isfinite(value):
         return "-"
-    return f"{value:.3g} ±{value - low:.2g}" if isfinite(low) else f"{value:.3g}"
+    said = f"{value:.3g}" if value < 1000.0 else f"{value:,.0f}"
+    return f"{said} ±{value - low:.2g}" if isfinite(low) else said
 
 
 def _with_ends(found: Interval) -> str:

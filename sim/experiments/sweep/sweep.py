@@ -22,7 +22,7 @@ from sim.experiments.sweep.answer import (
     verdicts,
     vllm_flags,
 )
-from sim.experiments.sweep.axes import RATE, Values, make_axes
+from sim.experiments.sweep.axes import CONCURRENCY, RATE, Values, make_axes
 from sim.experiments.sweep.plan import MOST_RUNS, Cell, make_cells
 from sim.experiments.sweep.runs import Precision, Runs, run_cells, run_to_precision
 from sim.experiments.sweep.tables import cell_table, replication_table
@@ -205,14 +205,18 @@ def make_sweep(
     targets: Mapping[str, SloTarget],
     notes: tuple[str, ...] = (),
 ) -> Sweep:
-    """Tables and answer of finished runs."""
+    """Tables and answer of finished runs; raises `InputError` with the causes if not one succeeded."""
+    outcomes = [outcome for each in runs.outcomes for outcome in each]
+    if not any(outcome.summary for outcome in outcomes):
+        causes = dict.fromkeys([*(o.error for o in outcomes), *(cell.fault for cell in cells)])
+        raise InputError([Fault(None, None, cause) for cause in causes if cause is not None])
     table, summary = replication_table(cells, runs), cell_table(cells, runs)
     summary["verdict"] = verdicts(summary, targets)
     found = capacities(table, paths, targets)
     best = None
     if RATE in paths:
         best = best_capacity(found)
-    elif len(cells) > 1:
+    elif len(cells) > 1 and CONCURRENCY not in paths:
         best = best_cell(summary, table, paths, targets)
     return Sweep(base, paths, tuple(cells), runs, targets, table, summary, tuple(found), best, notes)
 
