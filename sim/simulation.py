@@ -170,6 +170,10 @@ class RunResult:
         if table.adapter is not None:
             names = np.array([*table.adapter_names, ""], dtype=object)
             frame["adapter"] = names[table.adapter]
+        if self._world.aborted_s:
+            ended_s = np.full(len(table), np.nan)
+            ended_s[list(self._world.aborted_s)] = list(self._world.aborted_s.values())
+            frame["aborted_s"] = ended_s.round(_ROUND_DIGITS)
         sent = times.status != Status.NOT_SENT
         return frame if sent.all() else frame.loc[sent].reset_index(drop=True)
 

@@ -15,6 +15,28 @@ Span = tuple[str, float, float]
 """Kind, start and end (s)."""
 
 
+MOMENTS = ("arrival_s", "first_scheduled_s", "first_token_s", "last_token_s")
+
+
+def last_moment(requests: pd.DataFrame) -> float:
+    """The last time (s) at which anything is known to have happened to any request."""
+    known = [*MOMENTS, "aborted_s"] if "aborted_s" in requests else list(MOMENTS)
+    moments = requests[known].max().dropna()
+    return float(moments.max()) if len(moments) else 0.0
+
+
+def request_ends(requests: pd.DataFrame, now_s: float) -> pd.Series[float]:
+    """When each request left (s): its last token, its abort, its arrival if it was refused, else `now_s`.
+
+    An abort of which no time is known counts from the last thing that happened to the request.
+    """
+    status = requests["status"]
+    aborted_s = requests["aborted_s"] if "aborted_s" in requests else requests[list(MOMENTS)].max(axis=1)
+    ends = requests["last_token_s"].where(status.eq("finished"), now_s)
+    ends = ends.where(~status.eq("aborted"), aborted_s)
+    return ends.where(~status.eq("rejected"), requests["arrival_s"])
+
+
 def request_spans(
     arrival_s: float, scheduled_s: float, first_s: float, until_s: float, cuts: Sequence[Cut]
 ) -> Iterator[Span]:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.errors import Fault, InputError, input_error
-from sim.spans import preemption_cuts, request_spans
+from sim.spans import preemption_cuts, request_ends, request_spans
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,8 +143,7 @@ def _last_s(run: Run) -> float:
 
 
 def _requests_in(run: Run, window_s: tuple[float, float]) -> pd.DataFrame:
-    gone = run.requests["last_token_s"].where(run.requests["status"].eq("finished"), np.inf)
-    gone = gone.where(~run.requests["status"].eq("rejected"), run.requests["arrival_s"])
+    gone = request_ends(run.requests, _last_s(run))
     return run.requests[_overlaps(run.requests["arrival_s"], gone, window_s)]
 
 
@@ -283,20 +282,12 @@ def _requests(run: Run, requests: pd.DataFrame, window_s: tuple[float, float]) -
     """The span of each request with its phases inside it; rejected requests are instants."""
     cuts = preemption_cuts(run.preemption_times)
     from_ns, to_ns = (int(ns) for ns in _ns(window_s))
-    now_s = _last_s(run)
     told = ("class", "prompt_tokens", "output_tokens", "cached_tokens", "num_preemptions", "status")
-    names = (
-        "request_id",
-        "replica",
-        "arrival_s",
-        "first_scheduled_s",
-        "first_token_s",
-        "last_token_s",
-        *told,
-    )
-    table = requests.sort_values(["arrival_s", "request_id"])
+    names = ("request_id", "replica", "arrival_s", "first_scheduled_s", "first_token_s", "end_s", *told)
+    table = requests.assign(end_s=request_ends(requests, _last_s(run)))
+    table = table.sort_values(["arrival_s", "request_id"])
     for row in zip(*(table[name].tolist() for name in names), strict=True):
-        request_id, replica, arrival_s, scheduled_s, first_s, last_s, *facts = row
+        request_id, replica, arrival_s, scheduled_s, first_s, until_s, *facts = row
         args = json.dumps({"request_id": request_id, **dict(zip(told, facts, strict=True))})
         pid, status = replica + 1, facts[-1]
         if status == "rejected":
@@ -306,7 +297,6 @@ def _requests(run: Run, requests: pd.DataFrame, window_s: tuple[float, float]) -
                 f'"ts":{at},"args":{args}}}'
             )
             continue
-        until_s = last_s if status == "finished" else now_s
         own = cuts.get(request_id, [])
         spans = [
             ("request", arrival_s, until_s),

@@ -160,6 +160,8 @@ class World:
         self._watch = watch
         self.clock_s = 0.0
         """When the run ended, s."""
+        self.aborted_s: dict[int, float] = {}
+        """When each aborted request ended, s."""
         self._last_end_s = 0.0
         self._pauses = bool(spec.pause_events)
         self.model = make_model_runner(spec.speculation, ignore_eos=workload.ignore_eos)
@@ -293,6 +295,8 @@ class World:
     def _on_end(self, request: Request, reason: FinishReason) -> None:
         self._log_counts(request)
         ended_well = reason in (FinishReason.STOP, FinishReason.LENGTH)
+        if not ended_well:
+            self.aborted_s[request.request_id] = self._env.now
         self._close(request.request_id, Status.FINISHED if ended_well else Status.ABORTED)
 
     def _log_counts(self, request: Request) -> None:

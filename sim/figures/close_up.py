@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from sim.figures.timeline import fleet_curve, stretches
+from sim.spans import last_moment, request_ends
 
 MINUTE_S = 60.0
 
@@ -57,7 +58,7 @@ def close_window(
     within = steps[steps["num_preemptions"].gt(0) & steps["t_s"].between(start, end)]
     if len(within):
         start = max(start, float(within["t_s"].iloc[0]) - 1.0)
-    gone = requests["last_token_s"].fillna(np.inf)
-    flying = requests[requests["arrival_s"].lt(end) & gone.gt(start)].sort_values("arrival_s").head(rows)
-    ends = flying["last_token_s"].dropna()
+    table = requests.assign(end_s=request_ends(requests, last_moment(requests)).to_numpy())
+    flying = table[table["arrival_s"].lt(end) & table["end_s"].gt(start)].sort_values("arrival_s")
+    ends = flying["end_s"].head(rows)
     return start, min(end, max(start + 1.0, float(ends.quantile(0.9)))) if len(ends) else end

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from sim.figures.samples import METRICS, latency_s
 from sim.figures.style import MUTED, axes_for, colours, legend_above, plain_log, styled
 from sim.metrics import FEW_ABOVE, is_thin
+from sim.spans import last_moment, request_ends
 
 Floats = npt.NDArray[np.float64]
 
@@ -89,14 +90,12 @@ def jain_of_classes(requests: pd.DataFrame) -> float:
 
 
 def longest_wait_s(requests: pd.DataFrame, end_s: float | None = None) -> float:
-    """The longest time (s) from an arrival to its first scheduling, or to the end for those never scheduled;
-    rejected requests have not waited.
+    """The longest time (s) from an arrival to its first scheduling, or for those never scheduled to their
+    abort or the end; rejected requests have not waited.
     """
     came = requests[~requests["status"].eq("rejected")]
-    if end_s is None:
-        moments = came[["arrival_s", "first_scheduled_s", "last_token_s"]].to_numpy(dtype=np.float64)
-        end_s = float(np.nanmax(moments)) if moments.size else 0.0
-    waited = came["first_scheduled_s"].fillna(end_s) - came["arrival_s"]
+    ends = request_ends(came, last_moment(came) if end_s is None else end_s)
+    waited = came["first_scheduled_s"].fillna(ends) - came["arrival_s"]
     return float(waited.max()) if len(waited) else 0.0
 
 

@@ -18,12 +18,11 @@ from sim.figures.style import (
     legend_above,
     styled,
 )
-from sim.spans import preemption_cuts, request_spans
+from sim.spans import MOMENTS, last_moment, preemption_cuts, request_ends, request_spans
 
 MAX_ROWS = 40
 MAX_NOTES = 20
 """With more rows there is no room for words beside each."""
-MOMENTS = ("arrival_s", "first_scheduled_s", "first_token_s", "last_token_s")
 KINDS = {
     "queued": (QUEUED, ""),
     "prefill": (PREFILL, ""),
@@ -48,24 +47,23 @@ def plot_request_waterfall(
     Queued until first scheduled, prefill until the first token, decode until the last. `stalls` (columns
     `request_id`, `preempted_s`, `resumed_s`, `next_token_s`; a preemption a row) cuts out the time a request
     lost to preemptions: waiting, then recomputing until its next token. Without it a preempted request's row
-    only says how often and how long. Requests never scheduled are queued to the end. Returns the Axes.
+    only says how often and how long. Requests never scheduled are queued until they are aborted or the run
+    ends. Returns the Axes.
     """
     ax = axes_for(ax)
-    now = _last_event(requests)
     start, end = -np.inf if t0 is None else t0, np.inf if t1 is None else t1
-    gone = requests["last_token_s"].where(requests["status"].eq("finished"), now)
-    chosen = requests[requests["arrival_s"].lt(end) & gone.gt(start) & requests["status"].ne("rejected")]
+    table = requests.assign(end_s=request_ends(requests, last_moment(requests)).to_numpy())
+    inside = table["arrival_s"].lt(end) & table["end_s"].gt(start) & table["status"].ne("rejected")
+    chosen = table[inside]
     rows = chosen.sort_values(["arrival_s", "request_id"]).head(max_rows)
     spans: dict[str, list[tuple[int, float, float]]] = {kind: [] for kind in KINDS}
     lost = preemption_cuts(stalls)
-    done = rows["status"].eq("finished").to_numpy()
-    columns = zip(rows["request_id"].to_numpy(), rows[list(MOMENTS)].to_numpy(dtype=float), done, strict=True)
-    for row, (request_id, moments, finished) in enumerate(columns):
-        arrival_s, scheduled_s, first_s, last_s = (float(moment) for moment in moments)
-        cuts = lost.get(int(request_id), [])
-        for kind, from_s, to_s in request_spans(
-            arrival_s, scheduled_s, first_s, last_s if finished else now, cuts
-        ):
+    ids, ends = rows["request_id"].tolist(), rows["end_s"].tolist()
+    begins = rows[list(MOMENTS[:3])].to_numpy(dtype=float).tolist()
+    for row, (request_id, moments, until_s) in enumerate(zip(ids, begins, ends, strict=True)):
+        arrival_s, scheduled_s, first_s = moments
+        cuts = lost.get(request_id, [])
+        for kind, from_s, to_s in request_spans(arrival_s, scheduled_s, first_s, until_s, cuts):
             spans[kind].append((row, from_s, to_s))
     for kind, (colour, hatch) in KINDS.items():
         if spans[kind]:
@@ -85,14 +83,6 @@ def plot_request_waterfall(
     ax.set_ylabel(f"request (by arrival{more})")
     legend_above(ax)
     return ax
-
-
-def _last_event(requests: pd.DataFrame) -> float:
-    """The last time anything is known to have happened."""
-    times = requests[["arrival_s", "first_scheduled_s", "first_token_s", "last_token_s"]].to_numpy(
-        dtype=float
-    )
-    return float(np.nanmax(times)) if times.size else 0.0
 
 
 def _say_preemptions(ax: Axes, rows: pd.DataFrame) -> None:

@@ -11,6 +11,7 @@ from sim.report.captions import caption, describe_system
 from sim.report.document import Block, Bullets, Heading, Paragraph, Plate, Table
 from sim.report.plates import WIDE_IN
 from sim.report.tables import differences
+from sim.spans import last_moment, request_ends
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 LONGEST_LABEL = 32
 MOST_IN_LABEL = 2
 ROWS_A_RUN = 20
+ABREAST = 2
 SAME = ("arrival_s", "prompt_tokens")
 
 
@@ -146,7 +148,7 @@ def comparison_plates(labels: Sequence[str], runs: Sequence[SavedRun]) -> list[P
         for label, run in named.items()
     }
     stepped = {label: run.steps for label, run in named.items() if len(run.steps)}
-    rows = -(-len(labels) // 3)
+    rows = -(-len(labels) // ABREAST)
 
     def latency(figure: Figure) -> str:
         slos = [dict(run.scenario.slo.root) if run.scenario.slo else None for run in runs]
@@ -169,11 +171,11 @@ def comparison_plates(labels: Sequence[str], runs: Sequence[SavedRun]) -> list[P
         return "KV blocks in use over the whole fleet; a row of ticks for the preemptions of each run."
 
     def parts(figure: Figure) -> str:
-        axes = figure.subplots(rows, min(3, len(labels)), squeeze=False, sharey=True).flat
+        axes = list(figure.subplots(rows, ABREAST, squeeze=False, sharey=True).flat)
         for ax, (label, table) in zip(axes, measured.items(), strict=False):
             figures.plot_decomposition(figures.latency_parts(table, "e2e"), ax, unit="s")
             ax.set_xlabel(label)
-        for ax in list(axes)[len(labels) :]:
+        for ax in axes[len(labels) :]:
             ax.set_visible(False)
         return "What E2E is made of, by band of percentiles, run by run."
 
@@ -186,9 +188,12 @@ def comparison_plates(labels: Sequence[str], runs: Sequence[SavedRun]) -> list[P
         if same:
             tables = {label: table[table["request_id"].isin(chosen)] for label, table in tables.items()}
             t0 = float(first.requests.loc[chosen.index, "arrival_s"].min())
-            t1 = max(float(table["last_token_s"].quantile(0.95)) for table in tables.values())
-        axes = figure.subplots(len(labels), 1, squeeze=False, sharex=True)[:, 0]
+            ends = [request_ends(table, last_moment(table)) for table in tables.values()]
+            t1 = max(float(end_s.quantile(0.95)) for end_s in ends)
+        axes = figure.subplots(len(labels), 1, squeeze=False, sharex=same)[:, 0]
         for ax, (label, run) in zip(axes, named.items(), strict=True):
+            if not same:
+                t0, t1 = figures.close_window(run.requests, run.steps, run.scenario.warmup_s, ROWS_A_RUN)
             figures.plot_request_waterfall(
                 tables[label], ax, stalls=run.preemption_times, t0=t0, t1=t1, max_rows=ROWS_A_RUN
             )
@@ -199,7 +204,7 @@ def comparison_plates(labels: Sequence[str], runs: Sequence[SavedRun]) -> list[P
                 ax.get_legend().remove()
         if same:
             return f"The same {len(chosen)} requests, from the worst minute of {labels[0]}, in each run."
-        return f"Requests in flight in the worst minute of {labels[0]}, and then in the other runs."
+        return "Requests in flight in a part of the worst minute of each run."
 
     def preemptions(figure: Figure) -> str:
         figures.plot_preemptions_per_request({label: run.requests for label, run in named.items()}, figure)

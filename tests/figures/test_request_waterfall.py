@@ -21,7 +21,7 @@ def bars(ax):
 
 def one_request(**changes):
     row = make_requests(1).assign(arrival_s=1.0, first_scheduled_s=2.0, first_token_s=3.0, last_token_s=9.0)
-    return row.assign(num_preemptions=0, stalled_s=0.0, recomputed_tokens=0, **changes)
+    return row.assign(num_preemptions=0, stalled_s=0.0, recomputed_tokens=0).assign(**changes)
 
 
 def stalls(*rows):
@@ -80,3 +80,27 @@ def test_the_window_and_the_row_limit_are_kept_and_said():
 @pytest.mark.parametrize("table", [one_request().iloc[:0], one_request().assign(status="rejected")])
 def test_nobody_to_draw(table):
     assert bars(plot_request_waterfall(table)) == set()
+
+
+def test_an_aborted_request_ends_when_its_client_hung_up():
+    gone = {"status": "aborted", "last_token_s": np.nan, "first_token_s": np.nan}
+    requests = pd.concat(
+        [
+            one_request(aborted_s=np.nan),
+            one_request(request_id=1, aborted_s=5.0, **gone),
+            one_request(request_id=2, aborted_s=4.0, **gone).assign(first_scheduled_s=np.nan),
+        ],
+        ignore_index=True,
+    )
+    found = bars(plot_request_waterfall(requests))
+    assert {bar for bar in found if bar[1] == 1} == {("queued", 1, 1.0, 2.0), ("prefill", 1, 2.0, 5.0)}
+    assert {bar for bar in found if bar[1] == 2} == {("queued", 2, 1.0, 4.0)}
+
+
+def test_a_second_preemption_before_the_next_token_ends_the_recomputation():
+    ax = plot_request_waterfall(one_request(), stalls=stalls((0, 4.0, 5.0, 8.0), (0, 6.0, 7.0, 8.0)))
+    found = bars(ax)
+    assert ("recompute", 0, 5.0, 6.0) in found
+    assert ("preempted", 0, 6.0, 7.0) in found
+    assert ("recompute", 0, 7.0, 8.0) in found
+    assert sum(end - start for _, _, start, end in found) == pytest.approx(8.0)

@@ -163,6 +163,8 @@ def test_who_was_never_scheduled_has_waited_to_the_end():
     assert longest_wait_s(table) == 10.0
     assert longest_wait_s(table, end_s=50.0) == 50.0
     assert longest_wait_s(table.iloc[[0, 2]]) == 2.0
+    hung_up = table.assign(status=["finished", "aborted", "rejected"], aborted_s=[np.nan, 7.0, np.nan])
+    assert longest_wait_s(hung_up) == 7.0
 
 
 def test_fairness_marks_the_percentile_of_each_class_where_it_lies():

@@ -195,6 +195,20 @@ def test_requests_that_never_ended_and_those_refused_are_there(tmp_path):
     assert round(cut.clock_s * 1e6, 3) in ends
 
 
+def test_a_request_whose_client_hung_up_ends_then(tmp_path):
+    changes = ["workload.num_requests=400", "workload.rate_per_s=30"]
+    result = simulate(load_scenario("impatient-clients", changes))
+    events = trace(result, tmp_path)
+    check_format(events)
+    end = {e["id"]: e["ts"] / 1e6 for e in of(events, "e", name="request")}
+    aborted = result.requests[result.requests["status"].eq("aborted")]
+    assert len(aborted) > 10
+    for row in aborted.itertuples():
+        assert end[str(row.request_id)] == pytest.approx(row.aborted_s, abs=1e-6)
+    assert (aborted["aborted_s"] - aborted["arrival_s"]).max() < 60
+    assert result.requests.loc[result.requests["status"].eq("finished"), "aborted_s"].isna().all()
+
+
 @pytest.mark.parametrize(
     ("window", "said"),
     [
