@@ -159,7 +159,7 @@ def test_jains_index_is_one_for_equals_and_one_half_if_one_of_two_gets_all():
 
 def test_who_was_never_scheduled_has_waited_to_the_end():
     table = pd.DataFrame([served("a", 2.0, 1), served("a", np.nan, 1), served("a", np.nan, 1)])
-    table.loc[2, "status"] = "rejected"
+    table["status"] = ["finished", "in_flight", "rejected"]
     assert longest_wait_s(table) == 10.0
     assert longest_wait_s(table, end_s=50.0) == 50.0
     assert longest_wait_s(table.iloc[[0, 2]]) == 2.0
