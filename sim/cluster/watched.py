@@ -1,7 +1,7 @@
 """A replica under observation: what each request waits for, and what the steps that serve it cost alone.
 
-Nothing is decided here and no time is changed: a watched run is the same to the last bit. It is for questions
-asked afterwards, so a run that nobody asks about uses `Replica` and pays nothing.
+Nothing is decided here and no time is changed: a watched run is the same to the last bit, planned steps
+included. It is for questions asked afterwards, so a run that nobody asks about pays nothing.
 
 Of every call of `schedule()` that leaves requests waiting, one reason is kept: what ended the admissions. It
 holds for the whole line until the next call, except for requests that were set aside for reasons of their
@@ -20,7 +20,8 @@ from typing import Any
 from cost_models import StepCost
 from scheduler import EngineCore, Request, SchedulerOutput
 from scheduler.gates import AdmissionGate
-from sim.cluster.replica import Batch, Replica
+from sim.cluster.planned import Plan, PlannedReplica
+from sim.cluster.replica import Batch
 from sim.cluster.speculation import time_speculative_step
 from sim.cluster.step_shape import time_step
 
@@ -140,8 +141,11 @@ def _ignore(output: SchedulerOutput) -> None:
     """Nobody watches yet."""
 
 
-class WatchedReplica(Replica):
-    """A replica that keeps a `ReplicaWatch`; its engine must be a `WatchedEngine`."""
+class WatchedReplica(PlannedReplica):
+    """A replica that keeps a `ReplicaWatch`; its engine must be a `WatchedEngine`.
+
+    It plans where the engine has a cohort.
+    """
 
     def __init__(self, *args: Any, watch: Watch, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -151,13 +155,43 @@ class WatchedReplica(Replica):
         self._watch = watch
         self._columns = ReplicaWatch()
         self._noted: Batch | None = None
+        self._planned_at_s = 0.0
         watch.replicas.append(self._columns)
 
+    def _note(self, request: Request) -> None:
+        self._watch.entered_s[request.request_id] = self._env.now + self._front_end_s
+        super()._note(request)
+
     def _add(self, request: Request) -> None:
-        request_id = request.request_id
-        self._watch.entered_s[request_id] = self._env.now
-        self._watch.first_call[request_id] = len(self._columns.call_s)
+        self._watch.first_call[request.request_id] = len(self._columns.call_s)
         super()._add(request)
+
+    def _make_plan(self) -> bool:
+        """A plan takes the place of the calls that its turns would make: all would find no place free."""
+        if not super()._make_plan():
+            return False
+        if self._plan is not None and self._plan.num_waiting:
+            self._note_call(self._env.now, Wait.SEQS, -1)
+        return True
+
+    def _finish_plan(self, plan: Plan) -> None:
+        for _, request in plan.entering:
+            self._watch.first_call[request.request_id] = len(self._columns.call_s)
+        super()._finish_plan(plan)
+
+    def _commit(self, plan: Plan, num_turns: int) -> None:
+        """Each turn schedules one batch of decodes."""
+        columns, free_s = self._columns, self._gpu.entry_s
+        for turn in range(num_turns):
+            begin_s = max(plan.host_free_s[turn], free_s)
+            columns.scheduled_s.append(plan.scheduled_s(turn))
+            columns.free_s.append(free_s)
+            columns.begin_s.append(begin_s)
+            columns.gpu_end_s.append(plan.end_s[turn])
+            columns.step_held.append(False)
+            columns.decodes_s.append(plan.end_s[turn] - begin_s)
+            free_s = plan.entry_s[turn]
+        super()._commit(plan, num_turns)
 
     def stop(self) -> None:
         """See `Replica.stop`."""
@@ -168,7 +202,7 @@ class WatchedReplica(Replica):
 
     def _note_plan(self, output: SchedulerOutput) -> None:
         """A plan has been made; nobody has used it yet."""
-        watch, columns, now = self._watch, self._columns, self._env.now
+        watch, columns, now = self._watch, self._columns, self._planned_at_s
         columns.close_call(now)
         number = len(columns.call_s)
         for request in output.new:
@@ -176,16 +210,23 @@ class WatchedReplica(Replica):
         reason = self._watched.waits_for(output)
         if reason is None:
             return
-        columns.call_s.append(now)
-        columns.call_wait.append(reason)
-        columns.call_head.append(-1 if output.turned_away is None else output.turned_away[0].request_id)
+        head = -1 if output.turned_away is None else output.turned_away[0].request_id
+        self._note_call(now, reason, head)
         if reason is not Wait.HELD:
             for request in self._watched.held_back:
                 columns.aside_call.append(number)
                 columns.aside_request.append(request.request_id)
 
+    def _note_call(self, now: float, reason: Wait, head: int) -> None:
+        """Somebody is left waiting, for this reason until the next call."""
+        columns = self._columns
+        columns.close_call(now)
+        columns.call_s.append(now)
+        columns.call_wait.append(reason)
+        columns.call_head.append(head)
+
     def _schedule(self, now: float) -> bool:
-        free_s = self._gpu.entry_s
+        free_s, self._planned_at_s = self._gpu.entry_s, now
         if not super()._schedule(now):
             return False
         batch, columns = self._in_flight[-1], self._columns

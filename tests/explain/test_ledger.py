@@ -138,6 +138,18 @@ def test_who_is_watched_does_exactly_the_same(kind: str) -> None:
     assert watched.steps.equals(alone.steps)
 
 
+def assert_they_are_the_same(one: Observed, other: Observed) -> None:
+    for name in ("request", "ttft", "e2e", "behind_s", "gap_request", "gap_end_s", "gap"):
+        expected = getattr(other.books, name)
+        assert getattr(one.books, name) == pytest.approx(expected, abs=EXACT_S), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_planned_steps_are_booked_as_single_ones(kind: str) -> None:
+    scenario = make_scenario(**{"lengths": MIXED, "requests": 80, "rate": 25.0} | KINDS[kind])
+    assert_they_are_the_same(observe(scenario), observe(scenario, plain=True))
+
+
 @given(
     blocks=st.integers(100, 400),
     budget=st.sampled_from([32, 100, 512, 2048]),
@@ -166,21 +178,21 @@ def test_they_add_up_in_any_mixture(
         "prompt": {"mean": 200, "sigma": 1.0, "max": 1000},
         "output": {"mean": 40, "sigma": 1.0, "max": 300},
     }
-    observed = observe(
-        make_scenario(
-            rate=rate,
-            requests=30,
-            lengths=lengths,
-            seed=seed,
-            num_gpu_blocks_override=blocks,
-            max_num_batched_tokens=budget,
-            max_num_seqs=min(places, budget),
-            async_scheduling=ahead and stages == 1,
-            version=version,
-            pipeline_parallel_size=stages,
-            scheduling_policy=policy,
-        )
+    scenario = make_scenario(
+        rate=rate,
+        requests=30,
+        lengths=lengths,
+        seed=seed,
+        num_gpu_blocks_override=blocks,
+        max_num_batched_tokens=budget,
+        max_num_seqs=min(places, budget),
+        async_scheduling=ahead and stages == 1,
+        version=version,
+        pipeline_parallel_size=stages,
+        scheduling_policy=policy,
     )
+    observed = observe(scenario)
     assert_the_books_balance(observed)
     assert_they_agree_with_the_tables(observed)
     assert_gaps_are_those_of_the_metric(observed)
+    assert_they_are_the_same(observed, observe(scenario, plain=True))

@@ -58,13 +58,19 @@ class Observed:
         return pd.concat([kept, told], axis=1).reset_index()
 
 
-def observe(scenario: Scenario, *, progress: Progress | None = None, allow_plugins: bool = False) -> Observed:
+def observe(
+    scenario: Scenario,
+    *,
+    progress: Progress | None = None,
+    plain: bool = False,
+    allow_plugins: bool = False,
+) -> Observed:
     """Run a scenario as `simulate` does, and say of every finished request where its time went."""
     setup = engine_setup(scenario, allow_plugins=allow_plugins)
     limits = Limits(setup.replica.scheduler.max_model_len)
     workload = build_workload(scenario, streams(scenario.seed), limits)
     watch = Watch(len(workload.table))
-    result = simulate_workload(scenario, setup, workload, watch=watch, progress=progress)
+    result = simulate_workload(scenario, setup, workload, watch=watch, progress=progress, plain=plain)
     recorder, tokens = result.recording
     spans = tuple(
         Spans(columns, log.end_s()) for columns, log in zip(watch.replicas, recorder.steps, strict=True)
