@@ -57,7 +57,7 @@ def test_where_prefills_share_the_steps_the_gaps_are_theirs():
     observed, found = explained(make_scenario(rate=3, lengths=lengths), "itl")
     assert found.top == "by_prefills"
     assert found.slow_chunk_tokens[0] > 1000 > found.slow_chunk_tokens[1]
-    assert "prompt tokens were computed" in told(observed, found)
+    assert "tokens were prefilled or recomputed" in told(observed, found)
     assert "long_prefill_token_threshold 0 → 512" in proposals(observed, found)
 
 

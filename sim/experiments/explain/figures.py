@@ -26,7 +26,7 @@ def draw_all(observed: Observed, found: Explanation, folder: Path) -> dict[str, 
     from sim.figures.style import blank_figure, save_png
 
     plates: list[tuple[str, tuple[float, float], Callable[[Figure], object]]] = [
-        ("decomposition", (7.2, 3.2), lambda figure: draw_bands(found, figure))
+        ("decomposition", (8.0, 3.2), lambda figure: draw_bands(found, figure))
     ]
     if found.window is not None:
         plates += [
@@ -103,14 +103,13 @@ def _waterfall(observed: Observed, found: Explanation, figure: Figure) -> None:
     result, window = observed.result, found.window
     assert window is not None
     requests = result.requests[result.requests["replica"].eq(window.replica)]
-    chosen, (start_s, end_s) = _around(requests, found)
+    chosen, label, (start_s, end_s) = _around(requests, found)
     flying = requests[requests["arrival_s"].le(end_s) & requests["last_token_s"].fillna(np.inf).ge(start_s)]
     rows = _nearest(flying, chosen, 40)
     ax = plot_request_waterfall(rows, figure, stalls=result.preemption_times, t0=start_s, t1=end_s)
     place = rows.sort_values(["arrival_s", "request_id"])["request_id"].tolist().index(chosen)
-    prompt = int(requests["prompt_tokens"].to_numpy()[requests["request_id"].eq(chosen).to_numpy()][0])
     ax.annotate(
-        f"{prompt:,} prompt tokens",
+        label,
         xy=(0.99, place),
         xycoords=ax.get_yaxis_transform(),
         ha="right",
@@ -120,8 +119,8 @@ def _waterfall(observed: Observed, found: Explanation, figure: Figure) -> None:
     )
 
 
-def _around(requests: pd.DataFrame, found: Explanation) -> tuple[int, tuple[float, float]]:
-    """Which request to look at, and from when to when."""
+def _around(requests: pd.DataFrame, found: Explanation) -> tuple[int, str, tuple[float, float]]:
+    """Which request to look at, what to call it, and from when to when."""
     window = found.window
     assert window is not None
     done = requests[requests["status"].eq("finished")]
@@ -133,7 +132,8 @@ def _around(requests: pd.DataFrame, found: Explanation) -> tuple[int, tuple[floa
     place = int((prompts if has_long else until_s - arrival_s).argmax())
     took_s = max(float(until_s[place] - arrival_s[place]), 1e-3)
     shown = float(arrival_s[place]) - 0.15 * took_s, float(until_s[place]) + 0.35 * took_s
-    return int(pool["request_id"].to_numpy()[place]), shown
+    label = f"{prompts[place]:,} prompt tokens" if has_long else "the slowest here"
+    return int(pool["request_id"].to_numpy()[place]), label, shown
 
 
 def _nearest(requests: pd.DataFrame, chosen: int, count: int) -> pd.DataFrame:

@@ -114,8 +114,8 @@ def _evidence(found: Explanation, top: str, engine: EngineSection) -> Iterator[s
         yield f"{found.behind_share:.0%} of that wait passed behind another request at the head of the line."
     if found.metric == "itl" and slow > 1.2 * middle:
         yield (
-            f"In the steps of the slow gaps {slow:,.0f} prompt tokens were computed in the mean, in those of "
-            f"the middle {middle:,.0f}."
+            f"In the steps of the slow gaps {slow:,.0f} tokens were prefilled or recomputed in the mean, in "
+            f"those of the middle {middle:,.0f}."
         )
     elif found.metric != "itl" and not 0.8 * middle <= slow <= 1.25 * middle:
         yield f"Their prompts have {slow:,.0f} tokens in the mean, those in the middle {middle:,.0f}."
