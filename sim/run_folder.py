@@ -13,13 +13,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.errors import Fault, InputError, input_error
+from sim.errors import InputError, input_error
+from sim.run_checks import PREEMPTIONS, REQUESTS, STEPS, SUMMARY, row_faults, table_faults
 from sim.scenario import Scenario, load_scenario
 from sim.scenario.resolved import dump_resolved
 
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
     from sim.summary import Json
 
 _CHUNK = 65_536
-_SCENARIO, _SUMMARY, _REQUESTS, _STEPS = "scenario.resolved.yaml", "summary.json", "requests.csv", "steps.csv"
-_PREEMPTIONS = "preemptions.csv"
-_ROUNDING_S = 2e-9
+_SCENARIO = "scenario.resolved.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,32 +105,26 @@ def load(folder: Path | str) -> SavedRun:
     folder = Path(folder)
     if not folder.is_dir():
         raise input_error("is no run folder: no such folder", where=str(folder))
-    missing = [name for name in (_SCENARIO, _SUMMARY, _REQUESTS, _STEPS) if not (folder / name).is_file()]
+    missing = [name for name in (_SCENARIO, SUMMARY, REQUESTS, STEPS) if not (folder / name).is_file()]
     if missing:
         raise input_error(f"is no run folder: {', '.join(missing)} missing", where=str(folder))
     scenario = load_scenario(folder / _SCENARIO)
     try:
-        summary = json.loads((folder / _SUMMARY).read_text(encoding="utf-8"))
-        requests, steps = pd.read_csv(folder / _REQUESTS), pd.read_csv(folder / _STEPS)
-        has_preemptions = (folder / _PREEMPTIONS).is_file()
-        preemptions = pd.read_csv(folder / _PREEMPTIONS) if has_preemptions else None
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        requests, steps = pd.read_csv(folder / REQUESTS), pd.read_csv(folder / STEPS)
+        has_preemptions = (folder / PREEMPTIONS).is_file()
+        preemptions = pd.read_csv(folder / PREEMPTIONS) if has_preemptions else None
     except (OSError, ValueError, RecursionError) as error:
         raise input_error(f"cannot be read: {error}", where=str(folder)) from None
     if not isinstance(summary, dict) or not isinstance(summary.get("notes"), list):
-        raise input_error("is not the summary of a run: no notes in it", where=str(folder / _SUMMARY))
-    faults = [
-        *_table_faults(requests, "request_id", ("replica", "arrival_s", "output_tokens"), folder / _REQUESTS),
-        *_table_faults(steps, "t_s", ("replica", "step_time_s"), folder / _STEPS),
-    ]
-    if preemptions is not None:
-        faults += _table_faults(preemptions, "request_id", ("preempted_s",), folder / _PREEMPTIONS)
+        raise input_error("is not the summary of a run: no notes in it", where=str(folder / SUMMARY))
+    tables = {REQUESTS: requests, STEPS: steps}
+    tables |= {} if preemptions is None else {PREEMPTIONS: preemptions}
+    faults = [fault for name, table in tables.items() for fault in table_faults(table, folder / name)]
+    faults = faults or list(row_faults(folder, summary, tables))
     if faults:
         raise InputError(faults)
-    run = SavedRun(folder, scenario, summary, requests, steps, preemptions)
-    faults = list(_cut_short(run))
-    if faults:
-        raise InputError(faults)
-    return run
+    return SavedRun(folder, scenario, summary, requests, steps, preemptions)
 
 
 load_run = load
@@ -151,63 +144,13 @@ def load_all(folders: Sequence[Path]) -> list[SavedRun]:
     return runs
 
 
-def _table_faults(table: pd.DataFrame, first: str, others: tuple[str, ...], path: Path) -> Iterator[Fault]:
-    """What shows that a table is not one that a run has written."""
-    for name in (first, *others):
-        if name not in table:
-            yield Fault(f"{path}:1", name, "missing column")
-        elif len(table) and table[name].dtype.kind not in "iuf":
-            yield Fault(str(path), name, "holds something that is not a number")
-
-
-def _cut_short(run: SavedRun) -> Iterator[Fault]:
-    """What shows that a table is not whole: a last line without an end, or rows that others know of."""
-    named = [(_REQUESTS, run.requests), (_STEPS, run.steps)]
-    named += [] if run.preemption_times is None else [(_PREEMPTIONS, run.preemption_times)]
-    for name, table in named:
-        with (run.folder / name).open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 1))
-            if file.read(1) != b"\n":
-                yield Fault(
-                    f"{run.folder / name}:{len(table) + 1}", None, "is cut short: its last line has no end"
-                )
-    counts = {
-        name: run.summary.get(name) for name in ("num_requests", "num_not_sent", "num_steps", "warmup_s")
-    }
-    for key, count in counts.items():
-        if not isinstance(count, (int, float)):
-            yield Fault(str(run.folder / _SUMMARY), key, "missing or not a number")
-            return
-    sent = int(counts["num_requests"]) - int(counts["num_not_sent"])  # type: ignore[arg-type]
-    if len(run.requests) != sent:
-        yield _rows_missing(run.folder / _REQUESTS, len(run.requests), f"{sent:,} requests were sent")
-    if len(run.steps):
-        # Times are rounded, so a step that began with the end of the warm-up may lie on either side of it.
-        start_s, warmup_s = run.steps["t_s"] - run.steps["step_time_s"], float(counts["warmup_s"])  # type: ignore[arg-type]
-        fewest = int((start_s >= warmup_s + _ROUNDING_S).sum())
-        most = int((start_s >= warmup_s - _ROUNDING_S).sum())
-        steps = int(counts["num_steps"])  # type: ignore[arg-type]
-        if not fewest <= steps <= most:
-            yield _rows_missing(run.folder / _STEPS, most, f"{steps:,} steps began after the warm-up")
-    if run.preemption_times is not None and "num_preemptions" in run.requests:
-        preemptions = int(run.requests["num_preemptions"].sum())
-        if len(run.preemption_times) != preemptions:
-            said = f"{preemptions:,} preemptions are counted in {_REQUESTS}"
-            yield _rows_missing(run.folder / _PREEMPTIONS, len(run.preemption_times), said)
-
-
-def _rows_missing(path: Path, found: int, said: str) -> Fault:
-    return Fault(str(path), None, f"is not whole: it has {found:,} of them, but {said}")
-
-
 def _write_tables(result: RunResult, folder: Path) -> None:
     (folder / _SCENARIO).write_text(dump_resolved(result.scenario), encoding="utf-8")
     text = json.dumps(result.summary, indent=2, allow_nan=False, ensure_ascii=False)
-    (folder / _SUMMARY).write_text(text + "\n", encoding="utf-8")
-    result.requests.to_csv(folder / _REQUESTS, index=False, lineterminator="\n")
-    _write_rows(result.steps, folder / _STEPS)
-    result.preemption_times.to_csv(folder / _PREEMPTIONS, index=False, lineterminator="\n")
+    (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
+    result.requests.to_csv(folder / REQUESTS, index=False, lineterminator="\n")
+    _write_rows(result.steps, folder / STEPS)
+    result.preemption_times.to_csv(folder / PREEMPTIONS, index=False, lineterminator="\n")
 
 
 def _write_rows(table: pd.DataFrame, path: Path) -> None:

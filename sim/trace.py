@@ -96,7 +96,7 @@ def _window(
     last_s = _last_s(run)
     start, end = from_s or 0.0, last_s if to_s is None else min(to_s, last_s)
     faults = []
-    if start < 0.0 or (to_s is not None and to_s <= start):
+    if not start >= 0.0 or (to_s is not None and not to_s > start):
         faults += input_error(
             f"need 0 <= from < to, got {start:g} and {to_s}", where="--from-s, --to-s"
         ).faults

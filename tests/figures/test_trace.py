@@ -214,6 +214,8 @@ def test_a_request_whose_client_hung_up_ends_then(tmp_path):
     [
         ({"from_s": 3.0, "to_s": 2.0}, "--from-s, --to-s: need 0 <= from < to, got 3 and 2.0"),
         ({"from_s": -1.0}, "need 0 <= from < to"),
+        ({"from_s": float("nan")}, "need 0 <= from < to"),
+        ({"to_s": float("nan")}, "need 0 <= from < to"),
         ({"from_s": 1e6}, "--from-s: begins after the run has ended"),
         ({"max_events": 0}, "--max-events: must be at least 1"),
         ({"max_events": 5}, "--max-events: 5 hold not even the first step"),

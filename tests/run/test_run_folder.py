@@ -132,6 +132,25 @@ def test_a_table_cut_short_is_named(tmp_path, name, cut):
     assert "is not whole" in str(caught.value) or "is cut short" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["requests.csv", "steps.csv", "preemptions.csv"])
+def test_every_missing_column_is_named(tmp_path, name):
+    folder = run_folder.write(preempting(), tmp_path)
+    table = pd.read_csv(folder / name)
+    table.iloc[:, :1].to_csv(folder / name, index=False)
+    with pytest.raises(InputError) as caught:
+        run_folder.load(folder)
+    assert [fault.path for fault in caught.value.faults] == list(table.columns[1:])
+
+
+def test_a_status_that_is_none_is_named_with_its_line(result, tmp_path):
+    folder = run_folder.write(result, tmp_path)
+    table = pd.read_csv(folder / "requests.csv")
+    table.loc[3, "status"] = "done"
+    table.to_csv(folder / "requests.csv", index=False)
+    with pytest.raises(InputError, match=r"requests.csv:5: status: 'done' is no status of a request"):
+        run_folder.load(folder)
+
+
 def test_a_table_that_lacks_only_its_last_line_end_is_named(tmp_path):
     folder = run_folder.write(preempting(), tmp_path)
     text = (folder / "steps.csv").read_text()
