@@ -83,6 +83,7 @@ def test_where_answers_are_long_e2e_is_decoding():
     observed, found = explained(make_scenario(rate=0.5, requests=40, lengths=lengths), "e2el")
     assert found.top == "decode"
     assert "their own decoding" in told(observed, found)
+    assert "Their answers have" in told(observed, found)
     assert "max_num_batched_tokens" not in proposals(observed, found)
 
 

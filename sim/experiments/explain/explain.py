@@ -32,9 +32,9 @@ class Explanation:
 
     `slow` is the band above the percentile, `middle` that around the median, `bands` all of them. `excess`:
     by part, what the slow ones have more of than those in the middle. `behind_share`: of the wait for KV
-    blocks of the slow ones, what passed behind another request at the head of the line. `slow_prompt_tokens`
-    and `slow_chunk_tokens` (ITL: prompt tokens in the steps of the slow gaps) are means, beside those of the
-    middle. `client_queue_s`: what they had waited in the client before they were sent, which no latency
+    blocks of the slow ones, what passed behind another request at the head of the line. `slow_prompt_tokens`,
+    `slow_output_tokens` and `slow_chunk_tokens` (ITL: prompt tokens in the steps of the slow gaps) are means,
+    beside those of the middle. `client_queue_s`: what they had waited in the client before they were sent, which no latency
     counts. `uncounted`: requests that did not finish, by how they ended.
     """
 
@@ -48,6 +48,7 @@ class Explanation:
     excess: Mapping[str, float]
     behind_share: float
     slow_prompt_tokens: tuple[float, float]
+    slow_output_tokens: tuple[float, float]
     slow_chunk_tokens: tuple[float, float]
     client_queue_s: tuple[float, float]
     uncounted: Mapping[str, int]
@@ -82,7 +83,7 @@ def explain(observed: Observed, metric: str, percent: float) -> Explanation:
     """Explain a percentile of `ttft`, `e2el` or `itl`."""
     result, books = observed.result, observed.books
     times = result.times
-    behind, prompts = (0.0, 0.0), (0.0, 0.0)
+    behind, prompts, outputs = (0.0, 0.0), (0.0, 0.0), (0.0, 0.0)
     chunks, client = (0.0, 0.0), (0.0, 0.0)
     if metric == "itl":
         gaps = Gaps(result.recording[1], observed.spans, books, times.done)
@@ -97,6 +98,7 @@ def explain(observed: Observed, metric: str, percent: float) -> Explanation:
         behind = _means(sampled, books.behind_s[sampled.order], percent)
         client = _means(sampled, np.array(result.recording[0].requests.client_queue_s)[ids], percent)
         prompts = _means(sampled, times.prompt_tokens[ids].astype(np.float64), percent)
+        outputs = _means(sampled, times.output_tokens[ids].astype(np.float64), percent)
     slow, middle = band(sampled, percent, 100.0), band(sampled, *MIDDLE)
     marks = edges(percent)
     weight = weights(sampled, percent, 100.0) if sampled.size else np.zeros(len(at_s), dtype=np.int64)
@@ -123,6 +125,7 @@ def explain(observed: Observed, metric: str, percent: float) -> Explanation:
         {key: slow.parts[key] - middle.parts[key] for key in KEYS},
         behind[0] / waited if waited else 0.0,
         prompts,
+        outputs,
         chunks,
         client,
         _uncounted(times),

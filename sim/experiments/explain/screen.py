@@ -105,7 +105,7 @@ def _classes(
     remedies: Sequence[Remedy],
 ) -> Iterator[str]:
     """TTFT by length of prompt, as it is and under every remedy."""
-    if len(edges) < 2 or found.metric == "itl":
+    if len(edges) < 2 or found.metric != "ttft":
         return
     names = [_class_name(low, high) for low, high in zip(edges, [*edges[1:], None], strict=True)]
     yield f"TTFT by tokens of the prompt (s, p50 / p{found.percentile:g})"
@@ -142,7 +142,9 @@ def _remedies(found: Explanation, baseline: Effect, remedies: Sequence[Remedy] |
         yield f"{row}  {verdict(remedy.effect, baseline, metric)}"
         if remedy.error:
             yield f"  {'':<40}{remedy.error.split(': ')[0]}"
-    yield "  One run each: a few per cent may be chance; replications (dryserve compare) tell."
+    yield "  One run each: a few per cent may be chance; replications over seeds tell (dryserve sweep)."
+    if any("fp8" in remedy.label for remedy in remedies):
+        yield "  Attention over fp8 KV is a formula here that nobody has measured, and answers may change."
 
 
 def ranked(remedies: Sequence[Remedy], metric: str) -> list[Remedy]:

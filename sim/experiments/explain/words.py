@@ -119,6 +119,9 @@ def _evidence(found: Explanation, top: str, engine: EngineSection) -> Iterator[s
         )
     elif found.metric != "itl" and not 0.8 * middle <= slow <= 1.25 * middle:
         yield f"Their prompts have {slow:,.0f} tokens in the mean, those in the middle {middle:,.0f}."
+    slow, middle = found.slow_output_tokens
+    if found.metric == "e2el" and not 0.8 * middle <= slow <= 1.25 * middle:
+        yield f"Their answers have {slow:,.0f} tokens in the mean, those in the middle {middle:,.0f}."
 
 
 def _second(found: Explanation, top: str) -> str | None:
