@@ -34,8 +34,8 @@ class Explanation:
     by part, what the slow ones have more of than those in the middle. `behind_share`: of the wait for KV
     blocks of the slow ones, what passed behind another request at the head of the line. `slow_prompt_tokens`,
     `slow_output_tokens` and `slow_chunk_tokens` (ITL: prompt tokens in the steps of the slow gaps) are means,
-    beside those of the middle. `client_queue_s`: what they had waited in the client before they were sent, which no latency
-    counts. `uncounted`: requests that did not finish, by how they ended.
+    beside those of the middle. `client_queue_s`: what they had waited in the client before they were sent,
+    which no latency counts. `uncounted`: requests that did not finish, by how they ended.
     """
 
     metric: str
