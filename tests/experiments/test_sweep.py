@@ -36,7 +36,7 @@ def faults(error: pytest.ExceptionInfo[InputError]) -> list[str]:
 
 
 def test_combinations_come_with_the_last_axis_fastest(base):
-    axes = make_axes(base, ["engine.max_num_seqs=32..64", "watermark=0.0,0.05"])
+    axes, _ = make_axes(base, ["engine.max_num_seqs=32..64", "watermark=0.0,0.05"])
     cells = make_cells(base, axes)
     assert [tuple(cell.setting.values()) for cell in cells] == [(32, 0.0), (32, 0.05), (64, 0.0), (64, 0.05)]
     assert [cell.scenario.engine.max_num_seqs for cell in cells] == [32, 32, 64, 64]
@@ -44,7 +44,7 @@ def test_combinations_come_with_the_last_axis_fastest(base):
 
 
 def test_zipped_fields_move_together(base):
-    axes = make_axes(base, ["max_num_seqs=8,16"], zipped=["gpu=h100-sxm,a100-sxm-80gb", "replicas=1,2"])
+    axes, _ = make_axes(base, ["max_num_seqs=8,16"], zipped=["gpu=h100-sxm,a100-sxm-80gb", "replicas=1,2"])
     settings = [tuple(cell.setting.values()) for cell in make_cells(base, axes)]
     assert settings == [
         (8, "h100-sxm", 1),
@@ -56,7 +56,7 @@ def test_zipped_fields_move_together(base):
 
 def test_any_path_can_vary_sections_and_lists_too(base):
     policies = "engine.victim_policy={kind: fcfs_tail},{kind: least_computed}"
-    axes = make_axes(base, [policies, "slo.ttft_p99=1s,2s", "workload.lengths.grid=azure2023_conv"])
+    axes, _ = make_axes(base, [policies, "slo.ttft_p99=1s,2s", "workload.lengths.grid=azure2023_conv"])
     cells = make_cells(base, axes)
     assert len(cells) == 4
     assert cells[2].scenario.engine.victim_policy.kind == "least_computed"
@@ -75,7 +75,7 @@ def test_any_path_can_vary_sections_and_lists_too(base):
     ],
 )
 def test_rates_in_every_form(base, text, values):
-    (axis,) = make_axes(base, rates=text)
+    (axis,), _ = make_axes(base, rates=text)
     assert [row[0] for row in axis.rows] == values
 
 
@@ -83,20 +83,27 @@ def test_all_mistakes_in_all_grids_are_named_at_once(base):
     with pytest.raises(InputError) as error:
         sweep(
             base,
-            ["engine.max_num_seqs=32..", "engine.max_num_seqs", "kv_cache_dtype=fp8,fp8", "seed=1,2"],
+            [
+                "engine.max_num_seqs=32..",
+                "watermark",
+                "gpu_memory_utilization=2",
+                "kv_cache_dtype=fp8,fp8",
+                "seed=1,2",
+            ],
             zipped=["gpu=h100-sxm", "replicas=1,2"],
             rates="20:1",
             slo="ttft_p99=1,tppt=3ms",
             replications=0,
         )
     told = faults(error)
-    assert len(told) == 9
+    assert len(told) == 10
     for part in (
         "'1' is no duration",
         "unknown metric 'tppt'",
         "--rate 20:1: must read low:high",
         "--grid engine.max_num_seqs=32..: '32..' is no grid",
-        "--grid engine.max_num_seqs: must read path=values",
+        "--grid watermark: must read path=values",
+        "--grid gpu_memory_utilization=2: engine.gpu_memory_utilization",
         "has fp8 twice",
         "seed: is set by --seeds",
         "--zip: needs equally many values: gpu has 1, cluster.replicas has 2",

@@ -34,8 +34,8 @@ def make_axes(
     grids: Sequence[str] | Mapping[str, Values] = (),
     zipped: Sequence[str] | Mapping[str, Values] = (),
     rates: str | Sequence[float] | None = None,
-) -> list[Axis]:
-    """The axes of a sweep in the order given, rates first; raises `InputError` with all that is wrong.
+) -> tuple[list[Axis], list[Fault]]:
+    """The axes of a sweep in the order given, rates first, and all that is wrong with them.
 
     Grids are texts such as `engine.max_num_seqs=32..512`, or a mapping from path to values. All of `zipped`
     together are one axis. A name without a section is looked for in `engine`, `cluster` and `workload`.
@@ -59,9 +59,7 @@ def make_axes(
             axes.append(Axis(paths, rows, where))
     faults += _path_faults(axes)
     faults += [fault for axis in axes for fault in _repeated(axis)]
-    if faults:
-        raise InputError(faults)
-    return axes
+    return axes, faults
 
 
 class _noted:  # noqa: N801  # read as a phrase: with _noted(faults)
@@ -137,7 +135,11 @@ def _rates(given: str | Sequence[float]) -> Sequence[Data]:
         raise input_error("must read low:high with 0 < low < high, such as 1:20", where=where)
     step = _nice_step(high - low)
     values = parse_grid(f"{parts[0]}..{parts[1]}:{step:g}", where=where)
-    return values if values[-1] == high else [*values, int(high) if high == int(high) else high]
+    last = values[-1]
+    assert isinstance(last, (int, float))
+    if high - last < step / 2:
+        values = values[:-1]
+    return [*values, int(high) if high == int(high) else high]
 
 
 def _is_number(text: str) -> bool:

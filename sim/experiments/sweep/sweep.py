@@ -139,15 +139,15 @@ def sweep(
     `sim.experiments.points.run_points`. Raises `InputError` with all mistakes before anything runs.
     """
     base, faults = _base(scenario, overrides, slo, requests, warm_up)
-    try:
-        axes = make_axes(base, grids, zipped, rates)
-    except InputError as error:
-        faults += error.faults
+    axes, axis_faults = make_axes(base, grids, zipped, rates)
     chosen, seed_faults = _seeds(base, seeds, replications, precision, most_replications)
-    faults += seed_faults
+    faults += axis_faults + seed_faults
+    try:
+        cells = make_cells(base, axes, len(chosen))
+    except InputError as error:
+        raise InputError([*faults, *error.faults]) from None
     if faults:
         raise InputError(faults)
-    cells = make_cells(base, axes, len(chosen))
     simulate = partial(
         _Rounds(on_progress).run_points,
         backend=backend,
