@@ -48,6 +48,18 @@ def progress_bar(what: str) -> Iterator[Progress | None]:
         bar.stop()
 
 
+@contextmanager
+def spinner(what: str) -> Iterator[None]:
+    """Say on stderr what is being done, on a terminal only, while there is no telling how far it is."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
 class PointsBar:
     """Progress of many runs on stderr: a bar with the time left on a terminal, else a line now and then."""
 

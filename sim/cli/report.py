@@ -29,20 +29,22 @@ def report(
     differences are taken from the first one named.
     """
     from sim import run_folder
+    from sim.cli.progress import spinner
     from sim.errors import input_error
     from sim.report import write_comparison, write_report
     from sim.report.comparison import folder_for
 
-    if len(run_dirs) == 1:
-        if out is not None:
-            raise input_error("is for several runs; the page of one run goes into its folder", where="--out")
-        written = write_report(run_folder.load(run_dirs[0]))
-    else:
+    if len(run_dirs) == 1 and out is not None:
+        raise input_error("is for several runs; the page of one run goes into its folder", where="--out")
+    with spinner("reading the tables"):
         runs = run_folder.load_all(run_dirs)
-        try:
-            written = write_comparison(runs, out or folder_for(runs))
-        except OSError as error:
-            raise input_error(f"cannot be written: {error.strerror}", where=str(error.filename)) from None
+    try:
+        with spinner("drawing the figures"):
+            written = (
+                write_report(runs[0]) if len(runs) == 1 else write_comparison(runs, out or folder_for(runs))
+            )
+    except OSError as error:
+        raise input_error(f"cannot be written: {error.strerror}", where=str(error.filename)) from None
     typer.echo(f"{written.page}\n{written.html}")
     tell_failures(written)
 

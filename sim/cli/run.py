@@ -68,11 +68,13 @@ def run(
 def _report(result: RunResult, folder: Path) -> None:
     """Draw the figures. By now all numbers are printed and written, so a failure costs the report alone."""
     from sim import run_folder
+    from sim.cli.progress import spinner
     from sim.cli.report import tell_failures
     from sim.report import write_report
 
     try:
-        written = write_report(run_folder.saved(result, folder))
+        with spinner("drawing the figures"):
+            written = write_report(run_folder.saved(result, folder))
     except (ImportError, OSError) as error:
         typer.echo(f"error: the report could not be written: {error}", err=True)
         raise typer.Exit(1) from None

@@ -33,10 +33,12 @@ def trace(
 
     Open the file at ui.perfetto.dev (it stays in your browser) or in chrome://tracing.
     """
+    from sim.cli.progress import spinner
     from sim.trace import write_trace
 
     found, path = _find(run, overrides or [], out)
-    written = write_trace(found, path, from_s=from_s, to_s=to_s, max_events=max_events)
+    with spinner("writing the trace"):
+        written = write_trace(found, path, from_s=from_s, to_s=to_s, max_events=max_events)
     typer.echo(str(path))
     typer.echo(
         f"{written.from_s:,.1f}–{written.to_s:,.1f} s: {written.num_steps:,} steps, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from sim.figures.timeline import fleet_curve, stretches
+from sim.figures.timeline import Floats, step_curve, stretches
 from sim.spans import last_moment, request_ends
 
 MINUTE_S = 60.0
@@ -42,10 +42,21 @@ def worst_minute(steps: pd.DataFrame, warmup_s: float = 0.0) -> tuple[float, flo
     preemptions = np.histogram(steps["t_s"], bins=edges, weights=steps["num_preemptions"])[0]
     found = preemptions
     for column in ("num_waiting", "num_running"):
-        if not found.any():
-            found = stretches(*fleet_curve(steps, column, idle=0.0), edges)[0] * np.diff(edges)
+        if not found.any() and steps[column].any():
+            found = _seconds(steps, column, edges)
     at = int(np.argmax(found))
     return float(edges[at]), float(edges[at + 1])
+
+
+def _seconds(steps: pd.DataFrame, column: str, edges: Floats) -> Floats:
+    """Request-seconds in a state between each two edges, over all replicas."""
+    total = np.zeros(len(edges) - 1)
+    for replica in np.unique(steps["replica"].to_numpy()):
+        rows = steps.loc[steps["replica"].eq(int(replica)), ["t_s", "step_time_s", column]]
+        x, y = step_curve(rows, rows[column].to_numpy(dtype=np.float64), idle=0.0)
+        y[-1] = 0.0  # its last step has ended
+        total += stretches(x, y, edges)[0] * np.diff(edges)
+    return total
 
 
 def close_window(

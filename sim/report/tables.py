@@ -232,7 +232,7 @@ def _difference(value: object, base: object, share: bool) -> str:
     if not isinstance(value, (int, float)) or not isinstance(base, (int, float)):
         return "–"
     if share:
-        return f"{100.0 * (value - base):+.1f} pt"
+        return f"{round(100.0 * (value - base), 1) + 0.0:+.1f} pt" if value != base else "="
     if value == base:
         return "="
     return f"{100.0 * (value / base - 1.0):+.1f} %" if base else f"{value - base:+.3g}"

@@ -18,7 +18,7 @@ from sim.figures import (
     plot_request_waterfall,
     plot_step_composition,
 )
-from sim.figures.style import RC, blank_figure
+from sim.figures.style import COLUMN_IN, RC, blank_figure
 from tests.figures.helpers import make_fleet, make_requests, make_steps
 
 picture = pytest.mark.mpl_image_compare(
@@ -62,6 +62,35 @@ def test_load_of_one_replica_with_its_warm_up() -> Figure:
 def test_load_simulated_over_measured() -> Figure:
     figure = blank_figure()
     plot_load_timeline(make_steps(), figure, measured=make_steps(phase=0.02))
+    return figure
+
+
+@picture
+def test_load_of_a_long_run_as_means_with_bands() -> Figure:
+    figure = blank_figure()
+    plot_load_timeline(make_steps(30_000), figure)
+    return figure
+
+
+@picture
+def test_load_of_two_runs_side_by_side() -> Figure:
+    figure = blank_figure()
+    plot_load_timeline({"one replica": make_steps(), "three replicas": make_fleet()}, figure)
+    return figure
+
+
+@picture
+def test_kv_of_two_runs_side_by_side() -> Figure:
+    figure = blank_figure()
+    runs = {"one replica": make_steps(), "three replicas": make_fleet()}
+    plot_kv_timeline(runs, figure, num_blocks={"one replica": 1000, "three replicas": 1600})
+    return figure
+
+
+@picture
+def test_kv_of_a_long_run_at_column_width() -> Figure:
+    figure = blank_figure(COLUMN_IN, 2.2)
+    plot_kv_timeline(make_steps(30_000), figure, num_blocks=1000)
     return figure
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.figures import plot_kv_timeline, plot_load_timeline
+from sim.figures import plot_kv_timeline, plot_load_timeline, worst_minute
 from sim.figures.timeline import fleet_curve, step_curve, stretches
 from tests.figures.helpers import make_fleet, make_steps
 
@@ -155,3 +155,17 @@ def test_a_stretch_has_the_mean_and_the_extremes_that_a_fine_comb_finds(times, h
         assert low[i] <= values.min()
         assert values.max() <= high[i]
     assert np.dot(mean, np.diff(edges)) == pytest.approx(np.dot(y[:-1], np.diff(x)), abs=1e-6)
+
+
+def test_the_worst_minute_is_that_of_most_preemptions_else_of_most_waiting():
+    calm = make_steps(20_000).assign(num_preemptions=0, step_time_s=0.02)
+    calm["t_s"] = 0.02 * (calm.index + 1.0)
+    waiting = calm.assign(num_waiting=0)
+    waiting.loc[waiting["t_s"].between(130, 150), "num_waiting"] = 5
+    assert worst_minute(waiting) == (120.0, 180.0)
+    assert worst_minute(waiting, warmup_s=15.0) == (135.0, 195.0), "minutes begin with the warm-up's end"
+    hit = waiting.copy()
+    hit.loc[hit["t_s"].between(200, 201), "num_preemptions"] = 1
+    assert worst_minute(hit) == (180.0, 240.0)
+    assert worst_minute(calm.assign(num_waiting=0))[1] <= calm["t_s"].max()
+    assert worst_minute(calm.iloc[:0]) == (0.0, 1.0)
