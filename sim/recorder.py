@@ -101,7 +101,7 @@ class StepLog:
         self._by_bound = np.zeros(len(BOUNDS))
         self._by_used = np.zeros(1)
 
-    def append(self, row: tuple[float, ...]) -> None:
+    def append(self, row: tuple[Any, ...]) -> None:
         """Add one step: the values of `STEP_FIELDS` in order."""
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)
