@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -55,14 +55,20 @@ def has_class_slos(section: WorkloadSection) -> bool:
     return any(each.slo is not None for each in (section.classes or {}).values())
 
 
-def group_table(groups: Sequence[Group], times: RequestTimes, log: RequestLog) -> dict[str, Json]:
+def group_table(
+    groups: Sequence[Group], times: RequestTimes, log: RequestLog, aborted_s: Mapping[int, float]
+) -> dict[str, Json]:
     """A row for each group, of measured requests; keys as in `summary.json` where it has them.
 
     `token_share`: of all prompt and output tokens of finished requests. `max_wait_s`: the longest time from
-    an arrival to its first scheduling, or to the end of the run for those never scheduled.
+    an arrival to its first scheduling, or for those never scheduled to their abort (`aborted_s`, by id) or
+    the end of the run.
     """
     tokens = np.where(times.done, times.prompt_tokens + times.output_tokens, 0)
-    waited_s = np.nan_to_num(np.array(log.first_scheduled_s), nan=times.end_s) - times.arrival_s
+    left_s = np.full(len(times.arrival_s), times.end_s)
+    left_s[list(aborted_s)] = list(aborted_s.values())
+    scheduled_s = np.array(log.first_scheduled_s)
+    waited_s = np.where(np.isnan(scheduled_s), left_s, scheduled_s) - times.arrival_s
     preemptions = np.array(log.num_preemptions)
     total = int(tokens.sum())
     table: dict[str, Json] = {}

@@ -247,14 +247,14 @@ class RunResult:
         classes, adapters = class_groups(self.scenario, table), adapter_groups(self.scenario, table)
         found: dict[str, Json] = {}
         if len(classes) > 1:
-            found["classes"] = group_table(classes, times, log)
+            found["classes"] = group_table(classes, times, log, self._world.aborted_s)
             found["class_jain_index"] = jain_index(classes, times)
         if has_class_slos(self.scenario.workload):
             duration_s = numbers["duration"]
             assert isinstance(duration_s, float)
             found |= joint_attainment(classes, times, duration_s)
         if adapters:
-            found["adapters"] = group_table(adapters, times, log)
+            found["adapters"] = group_table(adapters, times, log, self._world.aborted_s)
         return found
 
     @cached_property

@@ -61,6 +61,17 @@ def test_every_class_is_judged_by_its_own_slo_and_all_together():
     assert summary["request_goodput"] == pytest.approx((good_chat + good_batch) / summary["duration"])
 
 
+def test_who_hangs_up_in_the_queue_has_waited_until_then():
+    classes = {"chat": {"priority": 0}, "batch": {"priority": 5, "timeouts": {"first_token_s": 2}}}
+    result = simulate(make_scenario({**MIX, "classes": classes}, engine=FEW))
+    batch = result.requests[result.requests["class"] == "batch"]
+    gone = batch[batch["status"].eq("aborted") & batch["first_scheduled_s"].isna()]
+    assert len(gone) > 10
+    assert (gone["aborted_s"] - gone["arrival_s"]).to_numpy() == pytest.approx(2.0, abs=1e-6)
+    assert result.summary["classes"]["batch"]["max_wait_s"] == pytest.approx(2.0, abs=1e-6)
+    assert result.clock_s > 10
+
+
 def test_a_class_without_an_slo_has_the_one_of_the_scenario():
     classes = {"chat": {"slo": {"ttft_p99": "1ms"}}}
     result = simulate(make_scenario({**MIX, "classes": classes}, engine=FEW, slo={"ttft_p99": "1000s"}))
