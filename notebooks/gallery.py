@@ -1,8 +1,8 @@
 """Draw every figure of the project from short runs, at the width of a column in print: `make gallery`.
 
-Each picture is 85 mm wide with its type at full size, so that it can stand in a paper as it is. Runs are the
-shipped scenarios, cut short, with three seeds where a figure has uncertainty to show; the same version draws
-the same bytes.
+Each picture is 85 mm wide (170 mm for several panels) with its type at full size, so that it can stand in a
+paper as it is. Runs are the shipped scenarios, cut short, with three seeds where a figure has uncertainty to
+show; the same version draws the same bytes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ SEEDS = (0, 1, 2)
 DPI = 220
 
 Numbers = dict[str, object]
-PLATES: list[tuple[str, str, float, Callable[[Figure], None]]] = []
+PLATES: list[tuple[str, str, tuple[float, float], Callable[[Figure], None]]] = []
+"""Name, caption, size in inches, and what draws it."""
 
 
-def plate(name: str, caption: str, height_in: float = 2.3) -> Callable[..., Callable[[Figure], None]]:
-    """Enter a figure into the gallery, in the order of this file."""
+def plate(
+    name: str, caption: str, height_in: float = 2.3, columns: int = 1
+) -> Callable[..., Callable[[Figure], None]]:
+    """Enter a figure into the gallery, in the order of this file; `columns` of the page wide."""
 
     def enter(draw: Callable[[Figure], None]) -> Callable[[Figure], None]:
-        PLATES.append((name, caption, height_in, draw))
+        PLATES.append((name, caption, (COLUMN_IN * columns, height_in), draw))
         return draw
 
     return enter
@@ -296,16 +299,37 @@ def _cliff(figure: Figure) -> None:
     f.plot_kv_cliff(pd.DataFrame(rows), figure, slo_s=1.0)
 
 
+@plate("budget_strips", "Two token budgets seen closely, and how long tokens wait under each.", 3.4, 2)
+def _strips(figure: Figure) -> None:
+    steps = {}
+    for budget in (512, 8192):
+        changes = [f"engine.max_num_batched_tokens={budget}", "cluster.replicas=1", "workload.rate_per_s=16"]
+        steps[budget] = run("quickstart", *changes, "workload.duration_s=60", "warmup_s=5").steps
+    f.plot_budget_strips(steps, figure)
+
+
+@plate("knob_curves", "One knob, the share of the pool kept free, and what it moves; one seed.", 3.6, 2)
+def _knob(figure: Figure) -> None:
+    rows: list[Numbers] = []
+    for share in (0.0, 0.02, 0.05, 0.1, 0.15):
+        summary = run("kv-starved", "workload.num_requests=600", f"engine.watermark={share}").summary
+        preemptions = summary["num_preemptions"] / summary["num_requests"]
+        rows.append({"engine.watermark": share, "preemptions_per_request": preemptions, **summary})
+    f.plot_knob_curves(pd.DataFrame(rows), "engine.watermark", figure)
+
+
 def index() -> Iterator[str]:
     """The page that shows them all."""
     yield "# Gallery"
     yield (
-        "Every figure of the project, drawn by `make gallery` from shipped scenarios cut short, 85 mm wide. "
+        "Every figure of the project, drawn by `make gallery` from shipped scenarios cut short, 85 mm wide "
+        "or, with several panels, 170 mm. "
         "Each is one function of `sim.figures`: a table in, Axes out. F14 and F15 belong to clusters with "
         "prefix-aware routing and disaggregation, which are not there yet."
     )
-    for name, caption, _, _ in PLATES:
-        yield f'<img src="{name}.png" width="420" alt="{name}">\n\n*{caption}*'
+    for name, caption, (width_in, _), _ in PLATES:
+        width = round(420 * width_in / COLUMN_IN)
+        yield f'<img src="{name}.png" width="{width}" alt="{name}">\n\n*{caption}*'
 
 
 def main() -> None:
@@ -313,11 +337,11 @@ def main() -> None:
     mpl.use("agg")
     HERE.mkdir(parents=True, exist_ok=True)
     wanted = sys.argv[1:]
-    for name, _, height_in, draw in PLATES:
+    for name, _, size_in, draw in PLATES:
         if wanted and not any(part in name for part in wanted):
             continue
         print(name, file=sys.stderr)
-        figure = blank_figure(COLUMN_IN, height_in)
+        figure = blank_figure(*size_in)
         draw(figure)
         save_png(figure, HERE / f"{name}.png", dpi=DPI)
     if not wanted:

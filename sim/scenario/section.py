@@ -12,9 +12,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 class Section(BaseModel):
     """A mapping in a scenario file."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     exactly_one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Groups of fields of which a file must give one and no more."""
