@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sim.errors import Fault, InputError
+    from sim.experiments.compare import compare
+    from sim.experiments.size import size
     from sim.experiments.sweep import sweep
     from sim.run_folder import SavedRun, load_run
     from sim.scenario import Scenario, load_scenario
@@ -29,9 +31,11 @@ __all__ = [
     "RunResult",
     "SavedRun",
     "Scenario",
+    "compare",
     "load_run",
     "load_scenario",
     "simulate",
+    "size",
     "sweep",
 ]
 
@@ -41,9 +45,11 @@ _HOMES = {
     "RunResult": "sim.simulation",
     "SavedRun": "sim.run_folder",
     "Scenario": "sim.scenario",
+    "compare": "sim.experiments.compare",
     "load_run": "sim.run_folder",
     "load_scenario": "sim.scenario",
     "simulate": "sim.simulation",
+    "size": "sim.experiments.size",
     "sweep": "sim.experiments.sweep",
 }
 

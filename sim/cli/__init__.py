@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from sim.cli.bench import bench
 from sim.cli.calibrate import calibrate
+from sim.cli.compare import compare
 from sim.cli.compare_releases import compare_releases
 from sim.cli.conform import conform
 from sim.cli.explain import explain
@@ -24,6 +25,7 @@ from sim.cli.regress import regress
 from sim.cli.report import report
 from sim.cli.run import run
 from sim.cli.scenarios import scenarios
+from sim.cli.size import size
 from sim.cli.sweep import sweep
 from sim.cli.trace import trace
 from sim.cli.validate import validate
@@ -68,7 +70,9 @@ app = typer.Typer(
 )
 for command in (
     run,
+    size,
     sweep,
+    compare,
     explain,
     report,
     regress,

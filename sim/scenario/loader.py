@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import textwrap
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -83,9 +84,13 @@ def _read(name_or_path: str) -> tuple[str, str, Path | None]:
         if shipped.is_file():
             return shipped.read_text(encoding="utf-8"), f"scenarios/{name_or_path}{suffix}", None
     names = scenario_names()
+    near = did_you_mean(name_or_path, names)
+    listed = textwrap.fill(
+        ", ".join(names), 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
     raise input_error(
-        f"no scenario '{name_or_path}'{did_you_mean(name_or_path, names)} shipped: {', '.join(names)}; "
-        "or give the path of a .yaml file"
+        f"no scenario '{name_or_path}'{near}\n"
+        f"Give the path of a .yaml file, or one of those shipped (see dryserve scenarios):\n{listed}"
     )
 
 
