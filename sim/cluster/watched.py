@@ -15,7 +15,6 @@ from array import array
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from math import nan
-from typing import Any
 
 from cost_models import StepCost
 from scheduler import EngineCore, Request, SchedulerOutput
@@ -100,21 +99,24 @@ class _WatchedGate:
 
 
 class WatchedEngine(EngineCore):
-    """An engine that shows every plan, also an empty one, to `on_plan` before it is used."""
+    """An engine that shows every plan, also an empty one, before it is used."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.on_plan: Callable[[SchedulerOutput], None] = _ignore
+    _on_plan: Callable[[SchedulerOutput], None] | None = None
+
+    def watch(self, on_plan: Callable[[SchedulerOutput], None]) -> None:
+        """From now on call `on_plan` with every plan; `held_back` has whom a gate held back in it."""
         self.held_back: list[Request] = []
-        """Requests that a gate has held back in the latest call."""
+        self._on_plan = on_plan
         scheduler = self._scheduler
         scheduler.gates = [_WatchedGate(gate, self.held_back) for gate in scheduler.gates]
 
     def schedule(self) -> SchedulerOutput:
         """See `EngineCore.schedule`."""
+        if self._on_plan is None:
+            return super().schedule()
         self.held_back.clear()
         output = super().schedule()
-        self.on_plan(output)
+        self._on_plan(output)
         return output
 
     def waits_for(self, output: SchedulerOutput) -> Wait | None:
@@ -137,26 +139,23 @@ class WatchedEngine(EngineCore):
         return Wait.HELD if state.interval.is_held else Wait.TOKENS
 
 
-def _ignore(output: SchedulerOutput) -> None:
-    """Nobody watches yet."""
-
-
 class WatchedReplica(PlannedReplica):
     """A replica that keeps a `ReplicaWatch`; its engine must be a `WatchedEngine`.
 
     It plans where the engine has a cohort.
     """
 
-    def __init__(self, *args: Any, watch: Watch, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    _noted: Batch | None = None
+    _planned_at_s = 0.0
+
+    def keep(self, watch: Watch) -> None:
+        """Take notes into `watch`. To be called once, before time runs, replica by replica."""
         assert isinstance(self._engine, WatchedEngine)
         self._watched = self._engine
-        self._watched.on_plan = self._note_plan
         self._watch = watch
         self._columns = ReplicaWatch()
-        self._noted: Batch | None = None
-        self._planned_at_s = 0.0
         watch.replicas.append(self._columns)
+        self._watched.watch(self._note_plan)
 
     def _note(self, request: Request) -> None:
         self._watch.entered_s[request.request_id] = self._env.now + self._front_end_s

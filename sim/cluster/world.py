@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from scheduler import EngineCore, FinishReason, KVCacheConfig, Request, SchedulerConfig
@@ -189,12 +188,12 @@ class World:
             release=spec.release,
             forecast=forecast,
         )
-        kind: Callable[..., Replica] = PlannedReplica
+        kind: type[Replica] = PlannedReplica
         if self._watch is not None:
-            kind = partial(WatchedReplica, watch=self._watch)
+            kind = WatchedReplica
         elif forecast is None or self._laws is not None:
             kind = Replica
-        return kind(
+        replica = kind(
             self._env,
             index,
             engine,
@@ -211,6 +210,10 @@ class World:
             grammars=spec.grammars,
             check=None if self._laws is None else self._check_step,
         )
+        if self._watch is not None:
+            assert isinstance(replica, WatchedReplica)
+            replica.keep(self._watch)
+        return replica
 
     def run(self, horizon_s: float | None = None, progress: Progress | None = None) -> float:
         """Run until every request has ended, or to the horizon; return the time on the clock, s.
