@@ -47,7 +47,7 @@ def test_figures_and_tables_are_left(swept):
         "sweep.json",
     ]
     names = sorted(path.stem for path in (left / "figures").iterdir())
-    assert names == ["budget_strips", "pareto", "slo_heatmap"]
+    assert names == ["budget_strips", "slo_heatmap"]
 
 
 def test_the_same_again_simulates_nothing_and_says_the_same(swept):

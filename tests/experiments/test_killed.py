@@ -239,7 +239,7 @@ def test_a_cluster_that_goes_away_leaves_what_it_finished(tmp_path):
 
 def test_ray_gives_the_same_bytes_too(tmp_path, undisturbed):
     ray = pytest.importorskip("ray", reason="needs ray, which is an extra: pip install 'dryserve[ray]'")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=str(tmp_path / "ray"))
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         run_points(points(12, 150), columns=("ttft_s",), backend="ray", store=tmp_path / "store")
     finally:

@@ -219,7 +219,8 @@ def _load(cell: pd.Series, targets: Targets) -> tuple[float, str]:
     known = {key: share for key, share in used.items() if isfinite(share)}
     if known:
         worst = max(known, key=lambda key: known[key])
-        return known[worst], f"most headroom: {_words_of(targets[worst])} at {known[worst]:.0%} of its limit"
+        what = "most headroom" if known[worst] <= 1.0 else "least over its limits"
+        return known[worst], f"{what}: {_words_of(targets[worst])} at {known[worst]:.0%} of its limit"
     mean_ms = cell["mean_e2el_ms"]
     return (mean_ms if isfinite(mean_ms) else np.inf), f"shortest mean E2E: {mean_ms / 1000.0:.3g} s"
 

@@ -30,7 +30,6 @@ TRADES = {
     "engine.tensor_parallel_size",
     "engine.pipeline_parallel_size",
     "engine.kv_cache_dtype",
-    "engine.max_num_seqs",
 }
 """What trades the speed of one user for the output of a GPU."""
 
