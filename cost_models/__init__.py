@@ -21,6 +21,7 @@ from cost_models.hf_config import model_from_hf_config
 from cost_models.memory import MemoryPlan, memory_plan
 from cost_models.models import Model, NamedModel, model, model_names
 from cost_models.parallel import Parallelism
+from cost_models.serving import ServingFacts, serving_facts
 from cost_models.shapes import BOUNDS, DecodeRun, StepCost, StepShape
 from cost_models.speculation import speculative_step
 from cost_models.step_cost import StepCostModel
@@ -39,6 +40,7 @@ __all__ = [
     "Model",
     "NamedModel",
     "Parallelism",
+    "ServingFacts",
     "SpecError",
     "StepCost",
     "StepCostModel",
@@ -56,6 +58,7 @@ __all__ = [
     "model",
     "model_from_hf_config",
     "model_names",
+    "serving_facts",
     "speculative_step",
     "weight_dtype",
 ]

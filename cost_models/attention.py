@@ -13,7 +13,7 @@ from cost_models.models import Model
 from cost_models.operators.decode import DecodeBatch, DecodeKernel, batch_seconds, run_seconds
 from cost_models.operators.prefill import PrefillKernel
 from cost_models.parallel import Parallelism
-from cost_models.serving import SHORT_CHUNK_TOKENS, serving_facts
+from cost_models.serving import SHORT_CHUNK_TOKENS, ServingFacts
 
 MIN_LAUNCH_S = 1e-6
 
@@ -24,7 +24,13 @@ class ModelAttention:
     """
 
     def __init__(
-        self, spec: Model, part: Gpu, parallel: Parallelism, fitted: Calibration, kv_bytes: int
+        self,
+        spec: Model,
+        part: Gpu,
+        parallel: Parallelism,
+        fitted: Calibration,
+        kv_bytes: int,
+        facts: ServingFacts,
     ) -> None:
         """`kv_bytes`: size of one element of the KV cache; fp8 streams slower a byte than its half size
         promises.
@@ -57,7 +63,6 @@ class ModelAttention:
             qk_dim = v_dim = spec.head_dim
             kv_heads, written = parallel.kv_heads_per_gpu(spec), None
             self._decode = DecodeKernel(part, fitted.decode, heads, kv_heads, 2.0 * spec.head_dim * streamed)
-        facts = serving_facts(part)
         prefill = replace(
             fitted.prefill, compute_efficiency=fitted.prefill.compute_efficiency * facts.compute_derate
         )
@@ -66,6 +71,8 @@ class ModelAttention:
             for limit in (None, self.window_tokens)
         )
         self._mixed_slowdown = facts.mixed_decode_slowdown
+        pace = facts.mixed_block_bandwidth * part.memory_bytes_per_s / part.sm_count
+        self._mixed_token_s = self._decode.head_bytes / pace if pace else 0.0
         # A kernel that does not pack the heads of a group into one tile suffers beside any chunk.
         self._harmless_chunk = SHORT_CHUNK_TOKENS if prefill.packs_heads else 1
         self._prefix_token_s = _expand_prefix_s(spec, part, heads, fitted)
@@ -96,10 +103,16 @@ class ModelAttention:
         layers = self.full_layers
         return [layers * one_s for one_s in run_seconds(batch, count, context, longest, num_steps)]
 
-    def beside_prefill(self, chunks: Sequence[tuple[int, int]]) -> float:
-        """Factor on decode attention in a step that also has these prefill chunks: one kernel serves both."""
-        longest = max(chunk for chunk, _ in chunks)
-        return self._mixed_slowdown if longest > self._harmless_chunk else 1.0
+    def beside_prefill_s(self, kv_s: float, longest: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """Decode attention that alone takes `kv_s`, in a step that also has these prefill chunks: one kernel
+        serves both, and the longest context is a single block's work.
+        """
+        if max(chunk for chunk, _ in chunks) <= self._harmless_chunk:
+            return kv_s
+        block_s = self.full_layers * longest * self._mixed_token_s
+        if self.window_layers:
+            block_s += self.window_layers * min(longest, self.window_tokens) * self._mixed_token_s
+        return kv_s * self._mixed_slowdown + block_s
 
     def prefill_s(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, float]:
         """(attention, KV write) seconds of (chunk, prefix) tokens, beyond fixed times."""

@@ -19,7 +19,7 @@ from cost_models.operators.gemm import gemm_time
 from cost_models.operators.moe import experts_touched, moe_s
 from cost_models.operators.roofline import Floats, pnorm
 from cost_models.parallel import Parallelism
-from cost_models.serving import LARGE_PRODUCT_ROWS, LARGE_PRODUCT_TILE_ROWS, serving_facts
+from cost_models.serving import LARGE_PRODUCT_ROWS, LARGE_PRODUCT_TILE_ROWS, ServingFacts
 
 
 class Row(NamedTuple):
@@ -65,13 +65,14 @@ class ForwardPass:
         parallel: Parallelism,
         weights: WeightDtype,
         fitted: Calibration,
+        facts: ServingFacts,
         *,
         sampler_bytes_per_logit: float = 0.0,
     ) -> None:
         """`sampler_bytes_per_logit`: memory traffic of sorting the vocabulary for top-p, 0 where it is not
         sorted.
         """
-        self._facts = serving_facts(part)
+        self._facts = facts
         self._sampler_bytes_per_logit = sampler_bytes_per_logit
         self.spec = spec
         self.gpu = part
@@ -145,8 +146,9 @@ class ForwardPass:
             compute=compute,
             least_tile_rows=np.where(tokens > LARGE_PRODUCT_ROWS, LARGE_PRODUCT_TILE_ROWS, 0.0),
         )
-        seconds[0] += count * np.where(time.compute_bound, time.work_s, 0.0)
-        seconds[1] += count * np.where(time.compute_bound, 0.0, time.work_s)
+        work_s = np.where(tokens == 1.0, time.work_s / self._facts.single_row_gain, time.work_s)
+        seconds[0] += count * np.where(time.compute_bound, work_s, 0.0)
+        seconds[1] += count * np.where(time.compute_bound, 0.0, work_s)
         seconds[3] += count * params.t0_s
 
     def _add_experts(self, seconds: Floats, tokens: Floats) -> None:

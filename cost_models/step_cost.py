@@ -19,7 +19,7 @@ from cost_models.gpus import Gpu, gpu
 from cost_models.models import Model, model
 from cost_models.operators.decode import DecodeBatch
 from cost_models.parallel import Parallelism
-from cost_models.serving import samples_top_p
+from cost_models.serving import ServingFacts, samples_top_p, serving_facts
 from cost_models.shapes import BOUNDS, DecodeRun, StepCost, StepShape
 
 _KV, _HOST = BOUNDS.index("kv"), BOUNDS.index("host")
@@ -58,6 +58,7 @@ class StepCostModel:
         weights: WeightDtype,
         kv_bytes: int,
         fitted: Calibration,
+        facts: ServingFacts,
         profile: EngineProfile,
         async_scheduling: bool,
         capture_sizes: tuple[int, ...],
@@ -74,11 +75,13 @@ class StepCostModel:
         self.async_scheduling = async_scheduling
         self.capture_sizes = capture_sizes
         sampler_bytes = profile.sampler_bytes_per_logit if sorts_logits else 0.0
-        forward = ForwardPass(spec, part, parallel, weights, fitted, sampler_bytes_per_logit=sampler_bytes)
+        forward = ForwardPass(
+            spec, part, parallel, weights, fitted, facts, sampler_bytes_per_logit=sampler_bytes
+        )
         self._layers = RowTable(forward.layers)
         self._heads = RowTable(forward.head)
         self._lora_fixed_s, self._lora_adapter_s = forward.lora(lora_rank)
-        self._attention = ModelAttention(spec, part, parallel, fitted, kv_bytes)
+        self._attention = ModelAttention(spec, part, parallel, fitted, kv_bytes, facts)
         self._stages = parallel.pipeline
         self._decodes: dict[int, _Decodes] = {}
         self._eager_s = 0.0 if capture_sizes else profile.eager_layer_s * spec.num_layers
@@ -100,13 +103,15 @@ class StepCostModel:
         lora_rank: int = 0,
         greedy: bool = False,
         fitted: Calibration | None = None,
+        facts: ServingFacts | None = None,
+        profile: EngineProfile | None = None,
     ) -> StepCostModel:
         """Assemble the cost model of one engine; what is None takes the release's default on that GPU.
 
         `greedy`: every request asks for temperature 0; else rows are sampled as the model's
         generation_config.json says, which for most means top-p. `lora_rank`: of adapters that steps may have.
-        `fitted` replaces the shipped calibration of the GPU. Raises SpecError for a split that does not
-        divide the model and UnknownNameError for names that nobody knows.
+        `fitted`, `facts` and `profile` replace what is shipped for the GPU and the release. Raises SpecError
+        for a split that does not divide the model and UnknownNameError for names that nobody knows.
         """
         if isinstance(spec, str):
             named = model(spec)
@@ -127,7 +132,8 @@ class StepCostModel:
             weights=model_weight_dtype(spec, weight_dtype),
             kv_bytes=kv_dtype_bytes(kv_cache_dtype),
             fitted=fitted or calibration(part.name),
-            profile=engine_profile(engine_version),
+            facts=facts or serving_facts(part),
+            profile=profile or engine_profile(engine_version),
             async_scheduling=defaults.async_scheduling if async_scheduling is None else async_scheduling,
             capture_sizes=() if enforce_eager else sizes,
             lora_rank=lora_rank,
@@ -245,7 +251,7 @@ class StepCostModel:
             )
         if shape.prefill_chunks:
             attention_s, write_s = attention.prefill_s(shape.prefill_chunks)
-            kv_s *= attention.beside_prefill(shape.prefill_chunks)
+            kv_s = attention.beside_prefill_s(kv_s, shape.max_decode_context_tokens, shape.prefill_chunks)
             compute_s += attention_s
             kv_s += write_s
             latency_s += attention.prefill_fixed_s

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -249,3 +250,14 @@ def test_predictions_and_datasheet_are_positive_everywhere(shared_dir):
         assert predicted is not None
         assert np.all(predicted > 0)
         assert np.all(datasheet(table) >= 0)
+
+
+@pytest.mark.parametrize(("name", "operator"), [("l40s", "attn_decode"), ("h100-sxm", "all_reduce")])
+def test_the_shipped_parameters_come_out_of_the_tables_again(name, operator, shared_dir):
+    """Two operators that are quick to fit; `dryserve calibrate TABLES --gpu GPU` makes a whole file."""
+    tables = [table for table in read_tables(shared_dir / "calibration", name) if table.operator == operator]
+    document = calibrate(tables, name, date="2026-08-01", description="").document
+    shipped = json.loads((files("cost_models") / "data" / "calibrations" / f"{name}.json").read_text())
+    key = {"attn_decode": "decode"}.get(operator, operator)
+    assert document["parameters"][key] == pytest.approx(shipped["parameters"][key], rel=1e-3)
+    assert document["rows"] == {operator: shipped["rows"][operator]}

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models import Parallelism, SpecError, StepCostModel, StepShape, calibration, gpu, model
+from cost_models import (
+    Parallelism,
+    ServingFacts,
+    SpecError,
+    StepCostModel,
+    StepShape,
+    calibration,
+    gpu,
+    model,
+)
 from cost_models.shapes import BOUNDS
 from cost_models.speculation import speculative_step
 
@@ -259,3 +268,43 @@ def test_one_prefill_step_of_qwen3_14b_takes_as_long_as_on_a_real_h100():
     cost = StepCostModel.build("Qwen/Qwen3-14B", "h100-sxm", engine_version="0.23.0", max_num_seqs=256)
     shape = StepShape(990, 3, 3150, 1050, (), ((987, 0),), 4, 4)
     assert cost.step(shape).gpu_s == pytest.approx(41.1e-3, rel=0.05)
+
+
+@pytest.mark.parametrize(("prompts", "measured_ms"), [(1, 74.0), (2, 115.0), (4, 196.0), (8, 360.0)])
+def test_steps_of_a_full_engine_take_as_long_as_on_a_real_h100(prompts, measured_ms):
+    """Measured: intervals between first tokens of one step and the next with 256 requests in flight, each
+    step with so many prompts of 986 tokens beside decodes of 1,050 (same source, w5_sweep/agg24 and agg18).
+    """
+    cost = StepCostModel.build("Qwen/Qwen3-14B", "h100-sxm", engine_version="0.23.0", max_num_seqs=256)
+    decoding = 256 - prompts
+    shape = StepShape(
+        decoding + 986 * prompts, decoding, 1050 * decoding, 1114, (), ((986, 0),) * prompts, 256, 256
+    )
+    assert cost.step(shape).gpu_s == pytest.approx(1e-3 * measured_ms, rel=0.035)
+
+
+def test_beside_a_prefill_decodes_slow_down_and_the_longest_context_is_one_blocks_work():
+    """Two decodes of 1,000 and 3,000 tokens on Llama-3.1-8B: 32 layers of 3,000 · 512 bytes on top."""
+    part, facts = gpu("h100-sxm"), ServingFacts(mixed_decode_slowdown=1.5, mixed_block_bandwidth=2.0)
+    cost = StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", part, facts=facts)
+    plain = StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", part, facts=ServingFacts())
+    mixed = StepShape(1026, 2, 4000, 3000, (), ((1024, 0),), 3, 3)
+    prefill = StepShape(1026, 0, 0, 0, (), ((1024, 0),), 3, 3)
+    alone = plain.terms(mixed)["kv"] - plain.terms(prefill)["kv"]
+    block_s = 32 * 3000 * 512 / (2.0 * part.memory_bytes_per_s / part.sm_count)
+    found = cost.terms(mixed)["kv"] - cost.terms(prefill)["kv"]
+    assert found == pytest.approx(1.5 * alone + block_s)
+    short = StepShape(18, 2, 4000, 3000, (), ((16, 0),), 3, 3)
+    assert cost.terms(short)["kv"] == pytest.approx(plain.terms(short)["kv"])
+
+
+def test_a_single_row_streams_weights_faster_where_a_part_has_such_kernels():
+    facts = ServingFacts(single_row_gain=1.25)
+    cost, plain = (
+        StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", "a100-sxm-80gb", facts=each)
+        for each in (facts, ServingFacts())
+    )
+    assert cost.terms(decodes(1, 500))["weights"] == pytest.approx(
+        plain.terms(decodes(1, 500))["weights"] / 1.25
+    )
+    assert cost.terms(decodes(2, 500))["weights"] == plain.terms(decodes(2, 500))["weights"]
