@@ -83,6 +83,7 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
             enforce_eager=engine.enforce_eager,
             max_num_seqs=engine.max_num_seqs,
             max_num_batched_tokens=engine.max_num_batched_tokens,
+            greedy=scenario.workload.temperature == 0,
         )
         plan = None
         if engine.num_gpu_blocks_override is None:
@@ -140,13 +141,15 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
         speculation = speculation_spec(scenario, engine, spec, part, weights)
     policies = engine_policies(scenario, engine, allow_plugins=allow_plugins)
     window = spec.sliding_window
+    profile = engine_profile(engine.version)
     replica = ReplicaSpec(
         limits,
         kv_cache,
         timer,
         release_of(engine),
         num_stages=engine.pipeline_parallel_size,
-        front_end_s=engine_profile(engine.version).frontend_s,
+        front_end_s=profile.frontend_s,
+        front_end_stream_s=profile.frontend_stream_s,
         windows=(window.tokens,) if window else (),
         victim_policy=policies.victim_policy,
         waiting_order=policies.waiting_order,

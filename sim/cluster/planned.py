@@ -143,7 +143,7 @@ class PlannedReplica(Replica):
 
     def submit(self, request: Request) -> None:
         """See `Replica.submit`."""
-        plan, enters_s = self._plan, self._env.now + self._front_end_s
+        plan, enters_s = self._plan, self._entry_s()
         if plan is not None and enters_s < plan.update_s[plan.last] and not request.needs_grammar:
             self._note(request)
             self._cut(plan, enters_s, request)

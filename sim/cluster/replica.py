@@ -17,7 +17,7 @@ from simpy import Event
 from cost_models.shapes import BOUNDS
 from scheduler import EngineCore, FinishReason, KVReport, Request, SchedulerOutput
 from scheduler.output import RequestOutput
-from sim.cluster.clock import Clock, LateEvent, late_timeout
+from sim.cluster.clock import Clock, LateEvent, late_alarm, late_timeout
 from sim.cluster.connectors import TimedConnector
 from sim.cluster.gpu import GpuQueue
 from sim.cluster.grammars import GrammarCompiler, GrammarSpec
@@ -76,6 +76,7 @@ class Replica:
         *,
         depth: int = 1,
         front_end_s: float = 0.0,
+        front_end_stream_s: float = 0.0,
         windows: tuple[int, ...] = (),
         connector: TimedConnector | None = None,
         drafter: Drafter | None = None,
@@ -95,6 +96,8 @@ class Replica:
         self._on_end = on_end
         self._depth = depth
         self._front_end_s = front_end_s
+        self._front_end_stream_s = front_end_stream_s
+        self._last_entry_s = 0.0
         self._windows = windows
         self._connector = connector
         self._drafter = drafter
@@ -122,11 +125,20 @@ class Replica:
 
     def submit(self, request: Request) -> None:
         """Take a request on arrival; the engine knows of it once the front end is through with it."""
+        enters_s = self._entry_s()
         self._note(request)
-        if self._front_end_s > 0.0:
-            late_timeout(self._env, self._front_end_s, request).callbacks.append(self._enter)
+        if enters_s > self._env.now:
+            late_alarm(self._env, enters_s, request).callbacks.append(self._enter)
         else:
             self._add(request)
+
+    def _entry_s(self) -> float:
+        """When the front end is through with a request that comes now: it also serves the streams of all
+        requests in flight, and takes one request after the other.
+        """
+        delay_s = self._front_end_s + self._front_end_stream_s * len(self.requests)
+        self._last_entry_s = max(self._last_entry_s, self._env.now + delay_s)
+        return self._last_entry_s
 
     def abort(self, request: Request) -> None:
         """The client has hung up: the request ends now, whatever the engine is doing with it."""

@@ -43,13 +43,13 @@ class ReplicaSpec:
     """What makes an engine replica; the replicas of a fleet are equal.
 
     release: whose rules the engine follows. num_stages: pipeline stages. front_end_s: from a request's
-    arrival until the engine knows of it. windows: the model's attention windows in tokens, as the step timer
-    expects them. victim_policy and waiting_order make a policy for each replica (None: as the scheduler's
-    configuration says). offload: preempted requests keep their KV on the host (None: it is computed again).
-    external_cache: KV of prefixes outside the engines; an engine has one of the two or none. speculation: how
-    drafts are made, where the scheduler's configuration says that they are. grammars: how they are compiled,
-    where requests need some. pause_events: when (s) the engine is paused, and to which level of
-    `EngineCore.pause`.
+    arrival until the engine knows of it, and front_end_stream_s more for each in flight. windows: the model's
+    attention windows in tokens, as the step timer expects them. victim_policy and waiting_order make a policy
+    for each replica (None: as the scheduler's configuration says). offload: preempted requests keep their KV
+    on the host (None: it is computed again). external_cache: KV of prefixes outside the engines; an engine
+    has one of the two or none. speculation: how drafts are made, where the scheduler's configuration says
+    that they are. grammars: how they are compiled, where requests need some. pause_events: when (s) the
+    engine is paused, and to which level of `EngineCore.pause`.
     """
 
     scheduler: SchedulerConfig
@@ -58,6 +58,7 @@ class ReplicaSpec:
     release: Release = RELEASE_0_16
     num_stages: int = 1
     front_end_s: float = 0.0
+    front_end_stream_s: float = 0.0
     windows: tuple[int, ...] = ()
     victim_policy: Callable[[], VictimPolicy] | None = None
     waiting_order: Callable[[], AnyWaitingOrder] | None = None
@@ -204,6 +205,7 @@ class World:
             self._on_end,
             depth=spec.depth,
             front_end_s=spec.front_end_s,
+            front_end_stream_s=spec.front_end_stream_s,
             windows=spec.windows,
             connector=connector,
             drafter=spec.speculation.drafter if spec.speculation else None,

@@ -23,6 +23,15 @@ from sim.scenario.section import (
 from sim.scenario.sessions import SessionsSection
 from sim.scenario.timeouts import TimeoutsSection
 
+Temperature = Annotated[
+    float | None,
+    Field(
+        ge=0,
+        description="what requests ask for: 0 spares the sampling with top-p; null = as the model's "
+        "generation_config.json says",
+    ),
+]
+
 
 class LengthEstimateSection(Section):
     """A guess at each output length, as a predictor would give it: the truth times lognormal noise."""
@@ -55,6 +64,7 @@ class RequestsSection(Section):
         bool,
         Field(description="true: max_tokens asks for the output length; false: the model ends it by EOS"),
     ] = False
+    temperature: Temperature = None
     over_length: Annotated[
         Literal["reject", "clip"],
         Field(description="a request longer than max_model_len is refused on arrival, or cut to fit"),
@@ -254,6 +264,7 @@ class MixWorkload(Section):
         bool,
         Field(description="true: max_tokens asks for the output length; false: the model ends it by EOS"),
     ] = False
+    temperature: Temperature = None
 
 
 Workload = Annotated[

@@ -36,8 +36,9 @@ def workload_faults(scenario: Scenario) -> Iterator[Fault]:
         if isinstance(part, TraceWorkload) and part.follow_sessions and part.prefixes:
             yield scenario.fault(f"{path}.prefixes", "not together with follow_sessions")
         if isinstance(scenario.workload, MixWorkload):
-            for name in ("ignore_eos", "length_estimate", "classes"):
-                if getattr(part, name):
+            for name in ("ignore_eos", "temperature", "length_estimate", "classes"):
+                value = getattr(part, name)
+                if value is not None and value is not False:
                     yield scenario.fault(f"{path}.{name}", f"holds for all parts alike; give workload.{name}")
     yield from _class_faults(scenario)
 

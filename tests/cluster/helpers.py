@@ -78,6 +78,7 @@ def make_world(
     num_blocks: int = 1000,
     block_size: int = 16,
     front_end_s: float = 0.0,
+    front_end_stream_s: float = 0.0,
     caching: bool = True,
     check: bool = True,
     keep_steps: bool = True,
@@ -98,6 +99,7 @@ def make_world(
         timer,
         num_stages=timer.num_stages,
         front_end_s=front_end_s,
+        front_end_stream_s=front_end_stream_s,
         **policies,
     )
     workload = Workload(

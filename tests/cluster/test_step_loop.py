@@ -98,6 +98,14 @@ def test_the_front_end_delays_every_request_by_its_time():
     assert times.tpot_s.tolist() == [1.0, 1.0]
 
 
+def test_the_front_end_takes_longer_for_every_stream_in_flight_and_serves_in_order():
+    """The third comes when the first has ended: one in flight, but the second is still on its way."""
+    table = make_table([0.0, 1.0, 1.5], output=1)
+    world = make_world(table, FixedTimer(1.0), front_end_s=0.25, front_end_stream_s=0.5)
+    world.run()
+    assert world.recorder.requests.first_scheduled_s.tolist() == [0.25, 1.75, 2.75]
+
+
 def test_the_clock_stops_at_the_horizon_and_says_who_is_in_flight():
     world = make_world(make_table([0.0, 0.0, 9.0], output=[2, 100, 1]), FixedTimer(1.0))
     assert world.run(horizon_s=5.5) == 5.5

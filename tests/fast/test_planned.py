@@ -173,6 +173,7 @@ def test_random_worlds_leave_the_same_records(
             timer,
             num_stages=stages,
             front_end_s=front_end_s,
+            front_end_stream_s=front_end_s / 7,
             pause_events=pause_events,
         )
         workload = Workload(

@@ -147,6 +147,10 @@ def test_patience_has_the_distribution_that_was_asked_for():
             "workload.workloads.chat.ignore_eos: holds for all parts alike; give workload.ignore_eos",
         ),
         (
+            {"kind": "mix", "workloads": {"chat": {**CHAT, "temperature": 0}}},
+            "workload.workloads.chat.temperature: holds for all parts alike; give workload.temperature",
+        ),
+        (
             {"kind": "mix", "workloads": {"chat": {**CHAT, "rate_per_s": 0}}},
             "workload.workloads.chat.rate_per_s: must be greater than 0.0 (got 0)",
         ),

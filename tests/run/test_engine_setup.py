@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from cost_models import Model, model
+from cost_models import Model, engine_profile, model
 from cost_models.models import SlidingWindow
 from scheduler import GroupKind
 from sim.engine_setup import engine_setup, kv_groups
@@ -109,3 +109,23 @@ def test_what_does_not_fit_is_a_fault_of_the_split():
 
 def test_an_uncalibrated_gpu_is_noted():
     assert any("not calibrated" in note for note in engine_setup(scenario(gpu="l4")).notes)
+
+
+def test_requests_at_temperature_zero_spare_the_sampler_its_sort():
+    """0.16.0 sorts 128,256 logits a row for top-p where the model's generation_config.json asks for it."""
+    sampled = scenario()
+    workload = sampled.workload.model_copy(update={"temperature": 0.0})
+    greedy = sampled.model_copy(update={"workload": workload})
+    slow, quick = (
+        engine_setup(each).replica.timer.decode_step(64, 64_000, 1000) for each in (sampled, greedy)
+    )
+    assert slow.gpu_s - quick.gpu_s == pytest.approx(64 * 128_256 * 506 / 3.352e12, rel=0.01)
+
+
+def test_the_front_end_is_that_of_the_release():
+    replica = engine_setup(scenario(version="0.23.0")).replica
+    profile = engine_profile("0.23.0")
+    assert (replica.front_end_s, replica.front_end_stream_s) == (
+        profile.frontend_s,
+        profile.frontend_stream_s,
+    )

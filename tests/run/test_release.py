@@ -26,7 +26,7 @@ def run(version: str, **engine: object) -> RunResult:
                 "workload": {
                     "kind": "burst",
                     "num_requests": 40,
-                    "lengths": {"kind": "fixed", "prompt_tokens": 300, "output_tokens": 100},
+                    "lengths": {"kind": "fixed", "prompt_tokens": 500, "output_tokens": 100},
                 },
             }
         ),

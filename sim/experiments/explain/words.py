@@ -82,7 +82,7 @@ def name_of(part: str, metric: str) -> str:
 
 
 _MEANING = {
-    "front_end": "It is the front end's constant time for each request; the engine itself is idle.",
+    "front_end": "It is the front end's time for each request; the engine itself is idle.",
     "under_way": "They came, or were planned, while steps were under way that had to end first.",
     "kv_blocks": "The KV cache had too few free blocks for the request at the head of the waiting line.",
     "held_back": "They waited for something of their own: an adapter, a grammar, KV from outside, a pause.",
