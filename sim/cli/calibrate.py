@@ -26,20 +26,37 @@ def calibrate(
     held_out: Annotated[
         bool, typer.Option("--held-out", help="With --check: only shapes that no fit of ours has seen.")
     ] = False,
+    serving: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUNS", help="Fit what kernels do inside a running engine to this table of measured runs."
+        ),
+    ] = None,
+    free: Annotated[
+        str, typer.Option(help="With --serving: constants to fit, by commas; the others stay as shipped.")
+    ] = "weight_stream_gain",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="With --serving: only the first requests of each run.")
+    ] = 300,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="With --serving: processes.")] = 1,
 ) -> None:
     """Fit the cost model of a GPU to measured kernel times, or check a fit.
 
     A folder may hold tables of matrix products, attention, mixture-of-experts blocks, collectives and small
     kernels; each is known by its columns. One shape in five is held out of every fit; the errors shown are
     of those. `dryserve calibrate --check DIR` judges the calibrations of every GPU that DIR has rows of.
+    `dryserve calibrate --serving RUNS.csv --gpu GPU` fits constants of `serving.toml` by simulating the runs
+    of that GPU again and again: some minutes to an hour.
     """
     from cost_models import CostModelError
 
     try:
-        if check is not None:
+        if serving is not None:
+            _fit_serving(serving, gpu, free, limit, jobs, out)
+        elif check is not None:
             _check(check, using, held_out)
         elif tables is None:
-            typer.echo("error: give a folder of operator tables, or --check DIR", err=True)
+            typer.echo("error: give a folder of operator tables, --check DIR or --serving RUNS", err=True)
             raise typer.Exit(2)
         else:
             _fit(tables, gpu, out, source)
@@ -54,6 +71,29 @@ def _check(folder: Path, using: Path | None, held_out: bool) -> None:
 
     fitted = load_calibration(using) if using is not None else None
     typer.echo(check_calibration(folder, held_out_only=held_out, fitted=fitted).render())
+
+
+def _fit_serving(
+    runs: Path, gpu_name: str | None, free: str, limit: int | None, jobs: int, out: Path | None
+) -> None:
+    from sim.experiments.validate import Selection, read_jobs
+    from sim.experiments.validate.serving_fit import fit_serving
+
+    if gpu_name is None:
+        typer.echo("error: --serving fits one GPU part: name it with --gpu", err=True)
+        raise typer.Exit(2)
+
+    def tell(trial: int, error: float) -> None:
+        typer.echo(f"trial {trial}: mean error {100 * error:.2f} %", err=True)
+
+    work, _ = read_jobs(runs, Selection(generations=["V1"], limit_requests=limit), {})
+    names = [name.strip() for name in free.split(",") if name.strip()]
+    found = fit_serving(work, gpu_name, names, num_processes=jobs, on_trial=tell)
+    for line in found.lines():
+        typer.echo(line)
+    if out is not None:
+        out.write_text("\n".join(found.toml()) + "\n", encoding="utf-8")
+        typer.echo(f"written: {out}", err=True)
 
 
 def _fit(tables: Path, gpu_name: str | None, out: Path | None, source: str) -> None:

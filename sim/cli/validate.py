@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sim.experiments.validate import Selection
+    from collections.abc import Sequence
+
+    from sim.experiments.validate import Job, Selection
 
 
 class Part(StrEnum):
@@ -43,12 +45,21 @@ def validate(
         typer.Option(help="also write the errors by kind of run here: the bands shown with predictions"),
     ] = None,
     figures: Annotated[bool, typer.Option(help="draw measured and simulated latencies")] = True,
+    ablate: Annotated[
+        bool,
+        typer.Option(
+            "--ablate",
+            help="say what each term of the cost model buys: simulate all anew without each of them",
+        ),
+    ] = False,
 ) -> None:
     """Simulate measured runs of real engines and report the errors.
 
     Each row of the table becomes an engine and the requests that its client sent. Printed are, by source, GPU
     and metric: rows, median and p90 of the absolute error, bias and the worst rows; then what had to be
     assumed and what could not be simulated. A result file does not say what it ran on: give it with --set.
+    With --ablate the table is another one: the errors with one term of the cost model off at a time, and
+    those of the uncalibrated roofline. It takes ten times as long; --limit and --source keep it to minutes.
     """
     from sim.experiments.validate import Outcome, Selection, read_jobs, replay_all
     from sim.experiments.validate.bands import write_bands
@@ -66,6 +77,9 @@ def validate(
         limit_requests=limit,
     )
     work, remarks = read_jobs(file, selection, columns, keep_latencies=figures)
+    if ablate:
+        _ablate(work, jobs, out)
+        return
     done = 0
 
     def show(outcome: Outcome) -> None:
@@ -88,6 +102,27 @@ def validate(
         typer.echo(line)
     if not simulated:
         raise typer.Exit(1)
+
+
+def _ablate(work: Sequence[Job], jobs: int, out: Path) -> None:
+    """Print the errors term by term, and leave them as `ablations.md`."""
+    from sim.experiments.validate import Outcome
+    from sim.experiments.validate.ablations import VARIANTS, ablate, ablation_lines, ablation_markdown
+    from sim.experiments.validate.variant import Variant
+
+    done = 0
+
+    def show(variant: Variant, outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        typer.echo(f"{done}/{len(VARIANTS) * len(work)} {variant.name}: {outcome.run.run_id}", err=True)
+
+    table = ablate(work, jobs, show)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "ablations.md").write_text("\n".join(ablation_markdown(table)) + "\n", encoding="utf-8")
+    for line in ablation_lines(table):
+        typer.echo(line)
+    typer.echo(f"written: {out / 'ablations.md'}")
 
 
 def _command(file: Path, quality: str, selection: Selection, columns: dict[str, str]) -> str:

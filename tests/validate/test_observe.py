@@ -22,7 +22,7 @@ SUMMARY = {"mean_itl_ms": 99.0, "median_itl_ms": 100.0, "p99_itl_ms": 120.0, "p9
 
 
 def test_inside_the_engine_latencies_are_those_of_its_clock() -> None:
-    seen, latencies = observe(REQUESTS, SUMMARY, client="go", front_end_s=0.0)
+    seen, latencies = observe(REQUESTS, SUMMARY, client="go")
     assert seen["ttft_mean_ms"] == pytest.approx((500 + 500 + 100) / 3)
     assert seen["ttft_p50_ms"] == pytest.approx(500)
     assert seen["e2e_mean_ms"] == pytest.approx((2500 + 1500 + 1100) / 3)
@@ -31,7 +31,7 @@ def test_inside_the_engine_latencies_are_those_of_its_clock() -> None:
 
 
 def test_throughput_runs_from_the_first_send_to_the_last_completion() -> None:
-    seen, _ = observe(REQUESTS, SUMMARY, client="go", front_end_s=0.0)
+    seen, _ = observe(REQUESTS, SUMMARY, client="go")
     assert seen["req_tput_rps"] == pytest.approx(3 / 11.1)
     assert seen["in_tput_tok_s"] == pytest.approx(600 / 11.1)
     assert seen["out_tput_tok_s"] == pytest.approx(33 / 11.1)
@@ -41,42 +41,28 @@ def test_throughput_runs_from_the_first_send_to_the_last_completion() -> None:
 
 def test_a_python_client_adds_to_ttft_and_e2e_with_what_it_has_in_flight() -> None:
     """4 ms + 0.25 ms a request in flight: one at the first token of the first request, two, then one."""
-    plain, _ = observe(REQUESTS, SUMMARY, client="go", front_end_s=0.0)
-    python, _ = observe(REQUESTS, SUMMARY, client="python", front_end_s=0.0)
+    plain, _ = observe(REQUESTS, SUMMARY, client="go")
+    python, _ = observe(REQUESTS, SUMMARY, client="python")
     added_ms = (4.25 + 4.5 + 4.25) / 3
     assert python["ttft_mean_ms"] - plain["ttft_mean_ms"] == pytest.approx(added_ms)
     assert python["e2e_mean_ms"] - plain["e2e_mean_ms"] == pytest.approx(added_ms)
     assert python["tpot_mean_ms"] == plain["tpot_mean_ms"]
 
 
-def test_a_front_end_that_serves_other_streams_takes_longer() -> None:
-    """When the second request gets its first token the first still streams: 3 ms for one of three."""
-    plain, _ = observe(REQUESTS, SUMMARY, client="go", front_end_s=0.0)
-    shared, _ = observe(REQUESTS, SUMMARY, client="go", front_end_s=0.0, stream_s=0.003)
-    assert shared["ttft_mean_ms"] - plain["ttft_mean_ms"] == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("client", ["in_process", "server_metrics"])
-def test_a_client_inside_the_engine_does_not_see_the_front_end(client: str) -> None:
-    outside, _ = observe(REQUESTS, SUMMARY, client="go", front_end_s=0.010)
-    inside, _ = observe(REQUESTS, SUMMARY, client=client, front_end_s=0.010)
-    assert outside["ttft_mean_ms"] - inside["ttft_mean_ms"] == pytest.approx(10)
-
-
 def test_requests_of_the_warm_up_do_not_count() -> None:
-    seen, _ = observe(REQUESTS, SUMMARY, client="go", front_end_s=0.0, warmup_s=1.0)
+    seen, _ = observe(REQUESTS, SUMMARY, client="go", warmup_s=1.0)
     assert seen["completed"] == 2
     assert seen["req_tput_rps"] == pytest.approx(2 / 10.1)
 
 
 def test_pooled_gaps_come_from_the_summary_and_what_it_lacks_is_left_out() -> None:
-    seen, _ = observe(REQUESTS, SUMMARY, client=None, front_end_s=0.0)
+    seen, _ = observe(REQUESTS, SUMMARY, client=None)
     assert seen["itl_mean_ms"] == 99.0
     assert seen["itl_p50_ms"] == 100.0
     assert "itl_p90_ms" not in seen
 
 
 def test_a_run_in_which_nothing_finished_has_no_latencies() -> None:
-    seen, latencies = observe(REQUESTS[3:], {}, client="python", front_end_s=0.0)
+    seen, latencies = observe(REQUESTS[3:], {}, client="python")
     assert seen == {"completed": 0.0, "failed": 1.0}
     assert latencies.empty

@@ -171,3 +171,15 @@ def test_a_recorded_run_is_simulated_within_a_tenth(shared_dir: Path) -> None:
     errors = {c.metric: c.error_percent for c in outcome.comparisons}
     assert abs(errors["tpot_mean"]) < 10
     assert abs(errors["e2e_mean"]) < 10
+
+
+def test_a_client_inside_the_engine_does_not_see_the_front_end(tmp_path: Path) -> None:
+    """One request: HTTP and tokenizer are all the difference to a client without time of its own."""
+    clients = {"go": "outside", "in_process": "inside", "server_metrics": "metrics"}
+    rows = [
+        PLAIN | {"run_id": name, "client": client, "num_requests": "1"} for client, name in clients.items()
+    ]
+    jobs, _ = read_jobs(write_runs(tmp_path, *rows), Selection(), {})
+    outside, inside, metrics = (outcome.simulated["ttft_mean_ms"] for outcome in replay_all(jobs))
+    assert outside - inside == pytest.approx(1e3 * engine_profile("0.16.0").frontend_s)
+    assert metrics == inside

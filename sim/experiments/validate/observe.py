@@ -18,25 +18,19 @@ __all__ = ["observe"]
 
 Floats = np.ndarray
 
-#: Clients that read the engine's own clock: they see neither HTTP nor the tokenizer in front of the engine.
-ENGINE_SIDE = ("in_process", "server_metrics")
-
 
 def observe(
     requests: pd.DataFrame,
     summary: Mapping[str, object],
     *,
     client: str | None,
-    front_end_s: float,
-    stream_s: float = 0.0,
     warmup_s: float = 0.0,
 ) -> tuple[dict[str, float], pd.DataFrame]:
     """Every measure of a run by column name (ms, per second), and its latencies request by request.
 
     `requests` has the columns of `requests.csv`, `summary` those of `summary.json` (for the pooled ITL).
-    Counted are the finished requests that arrived at or after `warmup_s`. `front_end_s` is taken off again
-    for a client inside the engine; outside, every other request in flight adds `stream_s`. The second value
-    has columns arrival_s, ttft_s, tpot_s, e2e_s.
+    Counted are the finished requests that arrived at or after `warmup_s`. The second value has columns
+    arrival_s, ttft_s, tpot_s, e2e_s.
     """
     measured = requests[requests["arrival_s"] >= warmup_s]
     done = measured[np.isfinite(measured["last_token_s"]) & (measured["status"] == "finished")]
@@ -46,7 +40,6 @@ def observe(
     output_tokens = done["output_tokens"].to_numpy(dtype=np.int64)
     in_flight = _in_flight(arrival_s, last_s, first_s)
     added_s = np.array([client_overhead_s(n, client or "") for n in in_flight])
-    added_s = added_s - front_end_s if client in ENGINE_SIDE else added_s + stream_s * (in_flight - 1)
     seen = pd.DataFrame(
         {
             "arrival_s": arrival_s - (arrival_s.min() if len(arrival_s) else 0.0),

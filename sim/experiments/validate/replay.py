@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from cost_models import CostModelError, Parallelism, StepCostModel, engine_profile, model
+from cost_models import CostModelError
 from sim.cluster.progress import StuckError
 from sim.cluster.router import ROUTERS
 from sim.cluster.world import World
@@ -30,8 +30,8 @@ from sim.experiments.validate.run_table import MeasuredRun
 from sim.experiments.validate.scoring import Comparison, compare, is_saturated
 from sim.experiments.validate.setup import Setup, build_setup
 from sim.experiments.validate.traffic import CannotRunError, Traffic, build_traffic
+from sim.experiments.validate.variant import SHIPPED, Variant
 from sim.random_streams import streams
-from sim.scenario import Scenario
 from sim.simulation import RunResult
 from sim.workload.quantile_grids import grid
 
@@ -40,13 +40,17 @@ __all__ = ["Job", "Outcome", "replay_all", "simulate_run"]
 
 @dataclass(frozen=True)
 class Job:
-    """A measured run to simulate; `rows` are its requests where the run itself lists them."""
+    """A measured run to simulate; `rows` are its requests where the run itself lists them.
+
+    `variant` is the cost model to simulate it with.
+    """
 
     run: MeasuredRun
     folder: Path
     rows: RequestRows | None = None
     limit: int | None = None
     keep_latencies: bool = False
+    variant: Variant = SHIPPED
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def _twins(jobs: Sequence[Job]) -> list[list[int]]:
 def _digest(setup: Setup, traffic: Traffic) -> str:
     """Equal for equal engines with equal requests."""
     plain = setup.scenario.model_copy(update={"name": "", "description": ""})
-    shared = (setup.greedy, traffic.max_concurrency, traffic.shared_prefix_tokens)
+    shared = (setup.engine_side, traffic.max_concurrency, traffic.shared_prefix_tokens)
     digest = hashlib.sha256(f"{plain!r} {shared}".encode())
     lengths = (traffic.prompt_tokens, traffic.output_tokens)
     for column in (traffic.arrival_s, *lengths, traffic.prompt_index, traffic.group_index):
@@ -118,7 +122,7 @@ def _replay(jobs: Sequence[Job]) -> list[Outcome]:
     try:
         traffic = _traffic(first)
         setup = build_setup(first.run, traffic)
-        result = _simulate(setup, traffic)
+        result = _simulate(setup, traffic, first.variant)
     except CannotRunError as error:
         reason = str(error)
     except InputError as error:
@@ -136,8 +140,6 @@ def _outcome(job: Job, traffic: Traffic, setup: Setup, result: RunResult) -> Out
         result.requests,
         result.summary,
         client=run.client,
-        front_end_s=result.setup.replica.front_end_s,
-        stream_s=engine_profile(setup.scenario.engine.version).frontend_stream_s,
         warmup_s=setup.scenario.warmup_s,
     )
     assumptions = [*build_setup(run, traffic).assumptions, *result.setup.notes]
@@ -159,14 +161,15 @@ def _outcome(job: Job, traffic: Traffic, setup: Setup, result: RunResult) -> Out
 def simulate_run(job: Job) -> RunResult:
     """The simulation of a measured run, whole. CannotRunError or InputError where it cannot be had."""
     traffic = _traffic(job)
-    return _simulate(build_setup(job.run, traffic), traffic, keep_steps=True)
+    return _simulate(build_setup(job.run, traffic), traffic, job.variant, keep_steps=True)
 
 
-def _simulate(setup: Setup, traffic: Traffic, *, keep_steps: bool = False) -> RunResult:
+def _simulate(setup: Setup, traffic: Traffic, variant: Variant, *, keep_steps: bool = False) -> RunResult:
     scenario = setup.scenario
-    engine = engine_setup(scenario)
-    if setup.greedy:
-        engine = replace(engine, replica=replace(engine.replica, timer=_greedy_timer(scenario)))
+    engine = variant.apply(engine_setup(scenario), scenario)
+    if setup.engine_side:
+        inside = replace(engine.replica, front_end_s=0.0, front_end_stream_s=0.0)
+        engine = replace(engine, replica=inside)
     workload = replay_workload(traffic, engine.replica.scheduler.max_model_len)
     world = World(
         workload,
@@ -180,26 +183,6 @@ def _simulate(setup: Setup, traffic: Traffic, *, keep_steps: bool = False) -> Ru
     if world.stuck is not None:
         raise world.stuck
     return RunResult(scenario, engine, workload, world, clock_s)
-
-
-def _greedy_timer(scenario: Scenario) -> StepCostModel:
-    """Step costs of an engine whose every request asks for temperature 0; a scenario cannot say so."""
-    engine = scenario.engine
-    named = model(scenario.model)
-    weights = scenario.weight_dtype if scenario.weight_dtype != "auto" else named.weight_dtype or "auto"
-    return StepCostModel.build(
-        named.model,
-        scenario.gpu,
-        Parallelism(engine.tensor_parallel_size, engine.pipeline_parallel_size),
-        weight_dtype=weights,
-        kv_cache_dtype=engine.kv_cache_dtype,
-        engine_version=engine.version,
-        async_scheduling=engine.async_scheduling,
-        enforce_eager=engine.enforce_eager,
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        greedy=True,
-    )
 
 
 def _traffic(job: Job) -> Traffic:

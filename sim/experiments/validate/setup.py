@@ -26,18 +26,20 @@ NEWEST_RELEASE = "0.33.0"
 LAST_V0_RELEASE = "0.7.3"
 #: From here on `vllm bench serve` sends no temperature, and the model's own sampling settings hold.
 LAST_GREEDY_RELEASE = (0, 12)
+#: Clients that read the engine's own clock.
+ENGINE_SIDE = ("in_process", "server_metrics")
 
 
 @dataclass(frozen=True)
 class Setup:
     """An engine to simulate: its scenario (the workload section is only nominal) and what was assumed.
 
-    `greedy`: the load generator asked for temperature 0, so the engine need not sort its vocabulary.
+    `engine_side`: the client reads the engine's own clock, and sees neither HTTP nor the tokenizer before it.
     """
 
     scenario: Scenario
     assumptions: tuple[str, ...]
-    greedy: bool = False
+    engine_side: bool = False
 
 
 def engine_release(run: MeasuredRun) -> tuple[str, str | None]:
@@ -95,11 +97,15 @@ def build_setup(run: MeasuredRun, traffic: Traffic) -> Setup:
         "gpu": run.gpu,
         "cluster": {"replicas": run.dp},
         "engine": engine,
-        "workload": _nominal_workload(traffic),
+        "workload": _nominal_workload(traffic) | {"temperature": 0.0 if _greedy(run, release) else None},
         "warmup_s": float(traffic.arrival_s[traffic.num_warmup]) if traffic.num_warmup else 0.0,
     }
     try:
-        return Setup(scenario_from_data(data), tuple(assumptions), _greedy(run, release))
+        return Setup(
+            scenario_from_data(data),
+            tuple(assumptions),
+            engine_side=run.client in ENGINE_SIDE,
+        )
     except InputError as error:
         raise CannotRunError("; ".join(f"{fault.path}: {fault.message}" for fault in error.faults)) from None
 
