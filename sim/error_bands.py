@@ -8,11 +8,14 @@ takes those of its own kind, or of the nearest that has enough rows, and says wh
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import cast
+
+import numpy as np
 
 from cost_models import CostModelError, gpu, model
 from sim.scenario import Scenario
@@ -83,20 +86,40 @@ class Band:
         return f"median (p90) error in validation, {nearest}{self.kind}, {rows} rows: {', '.join(parts)}"
 
 
-def error_band(scenario: Scenario) -> Band | None:
+def error_band(scenario: Scenario, *, overloaded: bool = False) -> Band | None:
     """The band of a scenario's prediction; None where nothing like it was ever measured.
 
-    A closed loop and a burst run the engine at its limit, as any load above capacity does; whether an open
-    loop is above capacity is known only after the run, so it counts as below.
+    A closed loop and a burst run the engine at its limit, as any load above capacity does. Whether an open
+    loop is above capacity is known only after the run: `overloaded`.
     """
-    saturated = scenario.workload.kind in ("closed_loop", "burst")
+    saturated = overloaded or scenario.workload.kind in ("closed_loop", "burst")
     kind = Kind.of(scenario.gpu, scenario.model, saturated=saturated)
     return None if kind is None else nearest_band(kind)
 
 
-def band_summary(scenario: Scenario) -> dict[str, Json] | None:
+def fell_behind(arrival_s: np.ndarray, end_s: np.ndarray) -> bool:
+    """Whether a run did not keep up with its arrivals: requests in flight grew as long as more came.
+
+    From the middle of the arrivals to their end the number in flight must have grown by more than 4 % of the
+    requests that arrived meanwhile (the share below which a measured run counts as saturated) and by more
+    than three standard deviations of a Poisson number. `end_s` is NaN for a request that never ended.
+    """
+    sent = np.sort(arrival_s[np.isfinite(arrival_s)])
+    if len(sent) < 2:
+        return False
+    middle_s, last_s = sent[len(sent) // 2], sent[-1]
+    ended = np.sort(end_s[np.isfinite(end_s)])
+    before, after = (
+        int(np.searchsorted(sent, at_s, side="right") - np.searchsorted(ended, at_s, side="right"))
+        for at_s in (middle_s, last_s)
+    )
+    arrived = len(sent) - int(np.searchsorted(sent, middle_s, side="right"))
+    return after - before > max(0.04 * arrived, 3.0 * math.sqrt(before + 1.0))
+
+
+def band_summary(scenario: Scenario, *, overloaded: bool = False) -> dict[str, Json] | None:
     """The band as `summary.json` keeps it; a metric's error is its median %, its p90 % and its rows."""
-    band = error_band(scenario)
+    band = error_band(scenario, overloaded=overloaded)
     if band is None:
         return None
     errors: dict[str, Json] = {metric: list(found) for metric, found in band.errors.items()}

@@ -15,7 +15,7 @@ from sim.cluster.router import make_router
 from sim.cluster.watched import Watch
 from sim.cluster.world import Progress, World
 from sim.engine_setup import EngineSetup, engine_setup
-from sim.error_bands import band_summary
+from sim.error_bands import band_summary, fell_behind
 from sim.feature_setup import replica_with_features
 from sim.feature_summary import feature_summary, turns_given_up
 from sim.groups import adapter_groups, class_groups, group_table, has_class_slos, jain_index, joint_attainment
@@ -225,7 +225,7 @@ class RunResult:
             "mirrors": mirrored(setup.engine),
             "dryserve_version": version("dryserve"),
             "calibration_id": setup.calibration_id,
-            "error_band": band_summary(scenario),
+            "error_band": band_summary(scenario, overloaded=self._fell_behind()),
             "seed": scenario.seed,
             "loop": workload.loop,
             "warmup_s": scenario.warmup_s,
@@ -238,6 +238,12 @@ class RunResult:
         preemptions = preemption_summary(self._recorder, self._engines, self.stuck)
         features = feature_summary(self._world, workload.table)
         return self._offered() | numbers | self._by_group(numbers) | preemptions | features | provenance
+
+    def _fell_behind(self) -> bool:
+        """Whether requests came faster than they were served."""
+        times = self._times
+        sent = (times.status != Status.NOT_SENT) & (times.status != Status.REJECTED)
+        return fell_behind(times.arrival_s[sent], times.last_token_s[sent])
 
     def _by_group(self, numbers: Mapping[str, Json]) -> dict[str, Json]:
         """Tables by client class and by adapter, where there are several; SLOs of classes, where they have

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from sim import error_bands
-from sim.error_bands import Kind, error_band, nearest_band
+from sim.error_bands import Kind, error_band, fell_behind, nearest_band
 from sim.experiments.validate import Outcome
 from sim.experiments.validate.bands import make_bands
 from sim.experiments.validate.run_table import MeasuredRun
@@ -76,6 +77,29 @@ def test_a_scenario_gets_the_band_of_its_gpu_model_and_load() -> None:
     assert set(band.errors) <= set(error_bands.BANDED)
     assert all(0 <= median <= p90 for median, p90, _ in band.errors.values())
     assert "TPOT" in band.line()
+
+
+def test_a_run_that_falls_behind_gets_the_band_of_saturated_engines() -> None:
+    """One server of 1 s: at 0.8 requests/s it keeps up, at 1.25 it is a fifth behind."""
+    for rate_per_s, behind in ((0.8, False), (1.25, True)):
+        arrival_s = np.cumsum(np.random.default_rng(5).exponential(1.0 / rate_per_s, 800))
+        end_s = np.empty(800)
+        free_s = 0.0
+        for i, at_s in enumerate(arrival_s):
+            free_s = end_s[i] = max(free_s, at_s) + 1.0
+        assert fell_behind(arrival_s, end_s) is behind
+    scenario = load_scenario("quickstart")
+    above, below = error_band(scenario, overloaded=True), error_band(scenario)
+    assert above is not None
+    assert below is not None
+    assert "saturated" in above.kind
+    assert "open loop" in below.kind
+
+
+def test_few_requests_and_those_that_never_end_are_judged_with_care() -> None:
+    assert not fell_behind(np.array([]), np.array([]))
+    assert not fell_behind(np.array([0.0, 1.0, 2.0]), np.array([5.0, 6.0, np.nan]))
+    assert fell_behind(np.arange(100.0), np.full(100, np.nan))
 
 
 def test_throughput_below_saturation_makes_no_band() -> None:
