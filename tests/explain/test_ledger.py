@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from sim.experiments.explain.ledger import STALLED
 from sim.experiments.explain.observe import Observed, observe
 from sim.experiments.explain.parts import KEYS
 from sim.metrics import inter_token_gaps, percentile
+from sim.scenario import Scenario
 from sim.simulation import simulate
 from tests.explain.helpers import make_scenario
 
@@ -120,10 +122,18 @@ def assert_gaps_are_those_of_the_metric(observed: Observed) -> None:
         assert block.parts[1:].min(initial=0.0) >= -EXACT_S
 
 
+def scenario_of(kind: str) -> Scenario:
+    return make_scenario(**{"lengths": MIXED, "requests": 80, "rate": 25.0} | KINDS[kind])
+
+
+@cache
+def run_of(kind: str) -> Observed:
+    return observe(scenario_of(kind))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_parts_of_every_request_add_up(kind: str) -> None:
-    settings = {"lengths": MIXED, "requests": 80, "rate": 25.0} | KINDS[kind]
-    observed = observe(make_scenario(**settings))
+    observed = run_of(kind)
     assert_the_books_balance(observed)
     assert_they_agree_with_the_tables(observed)
     assert_gaps_are_those_of_the_metric(observed)
@@ -131,8 +141,7 @@ def test_the_parts_of_every_request_add_up(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["few blocks", "a fleet", "an external cache", "offload", "speculation"])
 def test_who_is_watched_does_exactly_the_same(kind: str) -> None:
-    scenario = make_scenario(**{"lengths": MIXED, "requests": 80, "rate": 25.0} | KINDS[kind])
-    watched, alone = observe(scenario).result, simulate(scenario)
+    watched, alone = run_of(kind).result, simulate(scenario_of(kind))
     assert watched.summary == alone.summary
     assert watched.requests.equals(alone.requests)
     assert watched.steps.equals(alone.steps)
@@ -146,8 +155,7 @@ def assert_they_are_the_same(one: Observed, other: Observed) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_planned_steps_are_booked_as_single_ones(kind: str) -> None:
-    scenario = make_scenario(**{"lengths": MIXED, "requests": 80, "rate": 25.0} | KINDS[kind])
-    assert_they_are_the_same(observe(scenario), observe(scenario, plain=True))
+    assert_they_are_the_same(run_of(kind), observe(scenario_of(kind), plain=True))
 
 
 @given(
@@ -161,7 +169,7 @@ def test_planned_steps_are_booked_as_single_ones(kind: str) -> None:
     policy=st.sampled_from(["fcfs", "priority"]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 def test_they_add_up_in_any_mixture(
     blocks: int,
     budget: int,
