@@ -9,6 +9,8 @@ from sim.figures.timeline import Floats, step_curve, stretches
 from sim.spans import last_moment, request_ends
 
 MINUTE_S = 60.0
+CLOSE_S = 3.0
+"""The stretch in which preemptions are counted to find where they are densest."""
 
 
 def busiest_steps(steps: pd.DataFrame, warmup_s: float = 0.0, count: int = 60) -> pd.DataFrame:
@@ -62,13 +64,16 @@ def _seconds(steps: pd.DataFrame, column: str, edges: Floats) -> Floats:
 def close_window(
     requests: pd.DataFrame, steps: pd.DataFrame, warmup_s: float = 0.0, rows: int = 40
 ) -> tuple[float, float]:
-    """The part of the worst minute that `rows` requests fill: from the first preemption in it, or from its
+    """The part of the worst minute that `rows` requests fill: from where preemptions are densest, or from its
     begin, until most of the requests then in flight, by arrival, have ended; never longer than the minute.
     """
     start, end = worst_minute(steps, warmup_s)
     within = steps[steps["num_preemptions"].gt(0) & steps["t_s"].between(start, end)]
     if len(within):
-        start = max(start, float(within["t_s"].iloc[0]) - 1.0)
+        moments, count = within["t_s"].to_numpy(), np.cumsum(within["num_preemptions"].to_numpy())
+        until = count[np.searchsorted(moments, moments + CLOSE_S, side="right") - 1]
+        densest = int(np.argmax(until - count + within["num_preemptions"].to_numpy()))
+        start = max(start, float(moments[densest]) - 1.0)
     table = requests.assign(end_s=request_ends(requests, last_moment(requests)).to_numpy())
     flying = table[table["arrival_s"].lt(end) & table["end_s"].gt(start)].sort_values("arrival_s")
     ends = flying["end_s"].head(rows)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.figures import plot_kv_timeline, plot_load_timeline, worst_minute
+from sim.figures import close_window, plot_kv_timeline, plot_load_timeline, worst_minute
 from sim.figures.timeline import fleet_curve, step_curve, stretches
-from tests.figures.helpers import make_fleet, make_steps
+from tests.figures.helpers import make_fleet, make_requests, make_steps
 
 
 def line(ax, label):
@@ -169,3 +169,13 @@ def test_the_worst_minute_is_that_of_most_preemptions_else_of_most_waiting():
     assert worst_minute(hit) == (180.0, 240.0)
     assert worst_minute(calm.assign(num_waiting=0))[1] <= calm["t_s"].max()
     assert worst_minute(calm.iloc[:0]) == (0.0, 1.0)
+
+
+def test_the_close_window_begins_where_preemptions_are_densest():
+    steps = make_steps(5_000).assign(num_preemptions=0, step_time_s=0.01)
+    steps["t_s"] = 0.01 * (steps.index + 1.0)
+    steps.loc[[100, 900], "num_preemptions"] = 1
+    steps.loc[2000:2100:10, "num_preemptions"] = 1
+    start, end = close_window(make_requests(200), steps)
+    assert start == pytest.approx(20.01 - 1.0)
+    assert start < end <= 50.0
