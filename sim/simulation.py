@@ -49,6 +49,14 @@ def simulate(
 ) -> RunResult:
     """Run a scenario from start to end, or to its horizon.
 
+    >>> from sim import load_scenario
+    >>> result = simulate(load_scenario("kv-starved", ["workload.num_requests=50"]))
+    >>> result.summary["completed"], len(result.requests)
+    (50, 50)
+    >>> result.summary["num_gpu_blocks"] == result.setup.num_gpu_blocks
+    True
+    >>> ax = result.plot.latency_cdf(metric="e2e")
+
     `check` verifies the laws while it runs (slow) and raises `InvariantError` where one is broken.
     `progress(time_s, ended, requests)` is called now and then. Without `keep_steps` the table of steps stays
     empty and memory small; the summary is the same. `plain` walks over every request in every step instead of

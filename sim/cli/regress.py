@@ -22,6 +22,9 @@ def regress(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for report, figures and tables.")] = Path("runs/regress"),
     no_figures: Annotated[bool, typer.Option("--no-figures", help="Write tables only.")] = False,
+    allow_plugins: Annotated[
+        bool, typer.Option("--allow-plugins", help="Import policy classes of your own that scenarios name.")
+    ] = False,
 ) -> None:
     """Run a folder of small scenarios and hold the results against the folder's baseline.json.
 
@@ -50,7 +53,12 @@ def regress(
         told = f'has no baseline.json; dryserve regress {folder} --accept --why "first baseline" writes one'
         raise input_error(told, where=str(folder))
     scenarios = before.scenarios if before else {}
-    now = experiment.observe(files, scenarios, lambda name: typer.echo(f"done: {name}", err=True))
+    now = experiment.observe(
+        files,
+        scenarios,
+        lambda name: typer.echo(f"done: {name}", err=True),
+        allow_plugins=allow_plugins,
+    )
     if before is None:
         assert why is not None
         experiment.write_baseline(folder, now, None)

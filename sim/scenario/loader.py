@@ -26,6 +26,10 @@ _SUFFIXES = (".yaml", ".yml")
 def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario of that name among those shipped, or at that path, with `path=value` overrides applied.
 
+    >>> scenario = load_scenario("quickstart", ["workload.rate_per_s=12", "cluster.replicas=2"])
+    >>> scenario.gpu, scenario.cluster.replicas, scenario.workload.rate_per_s
+    ('h100-sxm', 2, 12.0)
+
     Raises `InputError` with all faults: of form, of fields, of overrides, and of names of models and GPUs.
     """
     text, file, folder = _read(str(name_or_path))

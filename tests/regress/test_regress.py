@@ -15,7 +15,15 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import InputError
-from sim.experiments.regress import compare, observe, read_baseline, recorded, scenario_files, write_baseline
+from sim.experiments.regress import (
+    Baseline,
+    compare,
+    observe,
+    read_baseline,
+    recorded,
+    scenario_files,
+    write_baseline,
+)
 from sim.experiments.regress.changelog import entered
 from sim.random_streams import streams
 from sim.scenario import load_scenario
@@ -255,6 +263,29 @@ def test_a_damaged_baseline_is_refused_with_all_its_faults(tmp_path: Path, text:
     with pytest.raises(InputError, match="baseline") as refused:
         read_baseline(tmp_path)
     assert said in str(refused.value)
+
+
+def test_a_policy_of_ones_own_counts_as_the_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_victims.py").write_text(
+        "class Last:\n    def choose(self, running, needy):\n        return len(running) - 1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = tmp_path / "set"
+    folder.mkdir()
+    text = (SET / "preemptions.yaml").read_text()
+    text = text.replace("engine:", "engine:\n  victim_policy: {kind: own_victims.Last}")
+    (folder / "preemptions.yaml").write_text(text)
+    files = scenario_files(folder)
+    with pytest.raises(InputError, match="plugin"):
+        observe(files, {})
+    before = Baseline(observe(files, {}, allow_plugins=True))
+    assert not compare(before, observe(files, before.scenarios, allow_plugins=True)).failed
+    monkeypatch.setattr("own_victims.Last.choose", lambda self, running, needy: 0)
+    (found,) = compare(before, observe(files, before.scenarios, allow_plugins=True)).failed
+    assert [layer.name for layer in found.layers] == ["scheduler"]
+    assert found.beyond
 
 
 def test_a_large_scenario_has_no_place_in_a_set(tmp_path: Path) -> None:

@@ -68,9 +68,11 @@ class ConstantTimer:
         return DecodeRun(0.0, [step_s] * num_steps, [step_s] * num_steps, [0] * num_steps)
 
 
-def probe(scenario: Scenario, workload: Workload, num_blocks: int | None, step_s: float) -> Json:
+def probe(
+    scenario: Scenario, workload: Workload, num_blocks: int | None, step_s: float, allow_plugins: bool
+) -> Json:
     """The fingerprints of all layers for these inputs; `num_blocks` None: as many as the plan finds."""
-    setup = engine_setup(scenario)
+    setup = engine_setup(scenario, allow_plugins=allow_plugins)
     planned = setup.replica.kv_cache.num_blocks
     kv_cache = replace(setup.replica.kv_cache, num_blocks=num_blocks or planned)
     fixed = replace(setup.replica, kv_cache=kv_cache, timer=ConstantTimer(step_s), front_end_s=0.0)

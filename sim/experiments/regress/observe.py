@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.engine_setup import engine_setup
-from sim.errors import Fault, InputError
+from sim.errors import InputError
 from sim.experiments.regress import recorded
 from sim.experiments.regress.layers import probe
 from sim.random_streams import streams
@@ -82,6 +82,8 @@ def observe(
     files: Sequence[Path],
     baseline: Mapping[str, Json],
     on_done: Callable[[str], None] | None = None,
+    *,
+    allow_plugins: bool = False,
 ) -> dict[str, Json]:
     """By name, what is kept of each scenario now; `files` from `scenario_files`, all faults at once.
 
@@ -91,25 +93,26 @@ def observe(
     scenarios, faults = [], []
     for file in files:
         try:
-            scenarios.append(load_scenario(file))
+            scenario = load_scenario(file)
         except InputError as error:
             faults += error.faults
-    for file, scenario in zip(files, scenarios, strict=False):
+            continue
+        scenarios.append(scenario)
         if scenario.name != file.stem:
-            faults.append(Fault(str(file), "name", f"must be the file's, {file.stem}, or left out"))
+            faults.append(scenario.fault("name", f"must be the file's, {file.stem}, or left out"))
     if faults:
         raise InputError(faults)
     found = {}
     for scenario in scenarios:
-        found[scenario.name] = observed(scenario, baseline.get(scenario.name))
+        found[scenario.name] = observed(scenario, baseline.get(scenario.name), allow_plugins)
         if on_done:
             on_done(scenario.name)
     return found
 
 
-def observed(scenario: Scenario, base: Json | None) -> Json:
+def observed(scenario: Scenario, base: Json | None, allow_plugins: bool) -> Json:
     """What a baseline keeps of one scenario."""
-    setup = engine_setup(scenario)
+    setup = engine_setup(scenario, allow_plugins=allow_plugins)
     workload = build_workload(scenario, streams(scenario.seed), Limits(setup.replica.scheduler.max_model_len))
     if len(workload.table) > MOST_REQUESTS:
         message = f"has {len(workload.table):,} requests; those of a set have at most {MOST_REQUESTS:,}"
@@ -126,7 +129,7 @@ def observed(scenario: Scenario, base: Json | None) -> Json:
         "workload": requests,
     }
     step_s = _step_s(result) if steps else 0.015625
-    told = None if base is None else _probe_of(base)
+    told = None if base is None else _probe_of(base, allow_plugins)
     own["probe_of_baseline"] = own["probe"] = told
     if (
         base is None
@@ -135,16 +138,16 @@ def observed(scenario: Scenario, base: Json | None) -> Json:
         or base["workload"] != requests
         or told["num_blocks"] != base["probe"]["num_blocks"]
     ):
-        own["probe"] = probe(resolved, recorded.from_json(requests), None, step_s)
+        own["probe"] = probe(resolved, recorded.from_json(requests), None, step_s, allow_plugins)
     return own
 
 
-def _probe_of(base: Json) -> Json | None:
+def _probe_of(base: Json, allow_plugins: bool) -> Json | None:
     """The probes of the baseline's own inputs; None where today's code no longer takes its settings."""
     try:
         scenario = scenario_from_data(_as_read(base["settings"]))
         workload, kept = recorded.from_json(base["workload"]), base["probe"]
-        return probe(scenario, workload, kept["num_blocks"], kept["step_s"])
+        return probe(scenario, workload, kept["num_blocks"], kept["step_s"], allow_plugins)
     except InputError:
         return None
 

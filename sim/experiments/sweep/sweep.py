@@ -131,6 +131,16 @@ def sweep(
         found = sweep("chat-a100", {"engine.max_num_seqs": "32..512"}, rates="1:20", replications=5)
         found.summary, found.best, found.plot("attainment")
 
+    Two sizes of the KV cache, two seeds each, in this process and without a store:
+
+    >>> grid = {"engine.num_gpu_blocks_override": [700, 2400]}
+    >>> found = sweep("kv-starved", grid, requests=60, replications=2, workers=1, store=None)
+    >>> len(found.table), len(found.summary)
+    (4, 2)
+    >>> small, large = found.summary["num_preemptions"]
+    >>> small > large
+    True
+
     Replications have the seeds base, base + 1, … or `seeds`, the same in every cell. With `precision` (0.05:
     half-width at most 5 % of the mean, for goodput and the percentiles that the SLO names) there are ten of
     them and then as many as it takes, up to `most_replications`. `slo`, `requests` (a run, in place of a
