@@ -36,6 +36,9 @@ def sweep(
     slo: Annotated[
         str | None, typer.Option(help="Latency targets, such as ttft_p99=1s,tpot_p99=40ms.")
     ] = None,
+    prices: Annotated[
+        str | None, typer.Option(help="Prices of GPUs an hour, as h100-sxm=4.00,… or a file.")
+    ] = None,
     requests: Annotated[
         int | None, typer.Option(help="Requests of each run, in place of the scenario's duration.")
     ] = None,
@@ -97,6 +100,7 @@ def sweep(
                 rates=rate,
                 overrides=overrides or (),
                 slo=slo,
+                prices=prices,
                 requests=requests,
                 warm_up=_warm_up(warm_up),
                 replications=replications,

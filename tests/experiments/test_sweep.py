@@ -298,3 +298,23 @@ def test_the_knob_and_the_budget_have_figures_of_their_own(base):
     assert one.plot("budget_strips").get_ylabel() == "tokens in step"
     with pytest.raises(ValueError, match="several panels"):
         one.plot("knob_curves", one.plot("knob_curves"))
+
+
+def test_prices_tell_what_a_million_tokens_cost_within_the_targets(base):
+    found = sweep(
+        base,
+        {"gpu": ["h100-sxm", "a100-sxm-80gb"]},
+        rates=[5, 40],
+        slo="ttft_p90=1s,tpot_p90=30ms",
+        prices="h100=4.00,a100-sxm-80gb=2.00",
+        replications=1,
+        workers=1,
+    )
+    row = found.summary.iloc[0]
+    assert list(found.summary["cost_per_h"]) == [4.0, 2.0, 4.0, 2.0]
+    per_million = 4.0 / (row["output_throughput"] * 3600.0) * 1e6
+    assert row["cost_per_1m_output_tokens"] == pytest.approx(per_million)
+    assert "capacity_cost" in found.figures
+    assert found.plot("capacity_cost").get_xlabel() == "thousand requests within SLO per $"
+    with pytest.raises(InputError, match="--prices"):
+        sweep(base, rates=[5], prices="h100-sxm=-1")

@@ -117,6 +117,7 @@ def as_json(sweep: Sweep) -> dict[str, Json]:
             "vllm_flags": sweep.flags,
         },
         "notes": list(sweep.notes),
+        "prices": None if sweep.prices is None else dict(sweep.prices.per_gpu_hour),
         "unreached": {str(cell): told for cell, told in sweep.runs.unreached.items()},
         "points": rows,
         "provenance": {key: sweep.facts.get(key) for key in _PROVENANCE},

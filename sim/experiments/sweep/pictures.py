@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.experiments.sweep.answer import labels
 from sim.experiments.sweep.axes import CONCURRENCY, RATE
+from sim.experiments.sweep.costs import capacity_costs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +60,9 @@ def figures(sweep: Sweep) -> dict[str, Draw]:
             found[f"{metric}_throughput"] = draw
     if len(sweep.paths) == 2 and sweep.targets and table[list(sweep.paths)].nunique().min() > 1:
         found["slo_heatmap"] = partial(_heatmap, table, sweep)
+    if sweep.prices is not None and len(sweep.capacities) > 1:
+        costs = capacity_costs(sweep.summary, sweep.capacities)
+        found["capacity_cost"] = partial(_call, "capacity_cost", costs, currency=sweep.prices.currency)
     if len(sweep.paths) == 1 and _load(sweep) is None:
         found["knob_curves"] = partial(_knob_curves, table, sweep.paths[0])
     if BUDGET in sweep.paths and len(set(table[BUDGET])) > 1:

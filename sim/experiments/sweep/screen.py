@@ -7,6 +7,7 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING
 
 from sim.experiments.sweep.answer import MISSED, NO_SLO, Capacity, label, labels
+from sim.experiments.sweep.costs import PER_HOUR, PER_MILLION, at_capacity
 from sim.experiments.sweep.measures import number
 from sim.experiments.sweep.tables import words
 from sim.screen import THIN
@@ -72,6 +73,9 @@ def _columns(sweep: Sweep, shown: pd.DataFrame) -> Iterator[tuple[str, list[str]
     yield "TPOT p50/p90/p99 ms", [_latencies(row, "tpot", 1.0) for row in rows]
     yield "ITL p99 ms", [_latency(row, "p99_itl_ms", 1.0) for row in rows]
     yield "tok/s/GPU", [_number(row, "output_throughput_per_gpu", ".0f") for row in rows]
+    if sweep.prices is not None:
+        yield f"{sweep.prices.currency}/h", [_number(row, PER_HOUR, ".2f") for row in rows]
+        yield f"{sweep.prices.currency}/1M out", [_number(row, PER_MILLION, ".3g") for row in rows]
     yield "KV p95", [_number(row, "kv_usage_p95", ".0%") for row in rows]
     yield "preempt/req", [_number(row, "preemptions_per_request", ".2f") for row in rows]
     if any(verdict != NO_SLO for verdict in shown["verdict"]):
@@ -83,7 +87,8 @@ def _answer(sweep: Sweep) -> Iterator[str]:
     if sweep.capacities:
         yield ""
         for found in sweep.capacities:
-            yield f"{found.label}: {_capacity(found)}" if found.label else _capacity(found).capitalize()
+            said = _capacity(found) + _money(sweep, found)
+            yield f"{found.label}: {said}" if found.label else said[0].upper() + said[1:]
     best = sweep.best
     if best is None:
         return
@@ -115,6 +120,17 @@ def _capacity(found: Capacity) -> str:
     return f"every target is met up to {_with_ends(found.joint)} req/s{alone}{low}"
 
 
+def _money(sweep: Sweep, found: Capacity) -> str:
+    """What the highest rate within the targets costs; nothing without prices."""
+    if sweep.prices is None:
+        return ""
+    rate, hourly, per_million = at_capacity(sweep.summary, found)
+    if not isfinite(per_million):
+        return ""
+    currency = sweep.prices.currency
+    return f"; at {rate:g} req/s {per_million:.3g} {currency} for 1M output tokens, {hourly:.3g} {currency}/h"
+
+
 def _failures(sweep: Sweep) -> Iterator[str]:
     failed = sweep.failed
     if failed:
@@ -141,6 +157,8 @@ def _footer(sweep: Sweep) -> Iterator[str]:
         f"mirrors {facts['mirrors']} | {facts['loop']} loop | {len(_seeds(sweep))} seeds, {intervals} | "
         f"{warmup} | calibration {', '.join(sorted(known))}"
     )
+    if sweep.prices is not None:
+        yield f"prices: {sweep.prices.source}"
     bands = {_band(o.summary) for each in sweep.runs.outcomes for o in each if o.summary}
     yield from sorted(bands)
     yield from (f"note: {note}" for note in (*sweep.notes, *_draining(sweep), *_notes(sweep)))

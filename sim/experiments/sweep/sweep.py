@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sim.errors import Fault, InputError
 from sim.experiments.points import Outcome, Point, Progress, run_points
+from sim.experiments.size.prices import Prices, read_prices
 from sim.experiments.sweep.answer import (
     Best,
     Capacity,
@@ -23,6 +24,7 @@ from sim.experiments.sweep.answer import (
     vllm_flags,
 )
 from sim.experiments.sweep.axes import CONCURRENCY, RATE, Values, make_axes
+from sim.experiments.sweep.costs import add_costs
 from sim.experiments.sweep.plan import MOST_RUNS, Cell, make_cells
 from sim.experiments.sweep.runs import Precision, Runs, run_cells, run_to_precision
 from sim.experiments.sweep.tables import cell_table, replication_table
@@ -59,6 +61,7 @@ class Sweep:
     capacities: tuple[Capacity, ...]
     best: Best | None
     notes: tuple[str, ...] = ()
+    prices: Prices | None = None
 
     @property
     def failed(self) -> list[tuple[str, str]]:
@@ -113,6 +116,7 @@ def sweep(
     rates: str | Sequence[float] | None = None,
     overrides: Sequence[str] = (),
     slo: str | None = None,
+    prices: str | None = None,
     requests: int | None = None,
     warm_up: float | Literal["auto"] | None = None,
     replications: int | None = None,
@@ -145,11 +149,17 @@ def sweep(
     half-width at most 5 % of the mean, for goodput and the percentiles that the SLO names) there are ten of
     them and then as many as it takes, up to `most_replications`. `slo`, `requests` (a run, in place of a
     duration) and `warm_up` (seconds, or `auto` for MSER-5 on a first run of every cell) change the scenario,
-    `overrides` are `path=value` texts. How and where runs are made is as in
-    `sim.experiments.points.run_points`. Raises `InputError` with all mistakes before anything runs.
+    `overrides` are `path=value` texts. `prices` says what GPUs cost an hour: `h100-sxm=4.00,…`, or a file.
+    How and where runs are made is as in `sim.experiments.points.run_points`. Raises `InputError`
+    with all mistakes before anything runs.
     """
     base, faults = _base(scenario, overrides, slo, requests, warm_up)
     axes, axis_faults = make_axes(base, grids, zipped, rates)
+    money: Prices | None = None
+    try:
+        money = None if prices is None else read_prices(prices)
+    except InputError as error:
+        faults += error.faults
     chosen, seed_faults = _seeds(base, seeds, replications, precision, most_replications)
     faults += axis_faults + seed_faults
     try:
@@ -181,7 +191,8 @@ def sweep(
     else:
         wanted = Precision(precision, _columns(targets), most_replications)
         runs = run_to_precision(cells, lambda index: base.seed + index, wanted, simulate)
-    return make_sweep(base, tuple(path for axis in axes for path in axis.paths), cells, runs, targets, notes)
+    paths = tuple(path for axis in axes for path in axis.paths)
+    return make_sweep(base, paths, cells, runs, targets, notes, money)
 
 
 class _Rounds:
@@ -214,6 +225,7 @@ def make_sweep(
     runs: Runs,
     targets: Mapping[str, SloTarget],
     notes: tuple[str, ...] = (),
+    prices: Prices | None = None,
 ) -> Sweep:
     """Tables and answer of finished runs; raises `InputError` with the causes if not one succeeded."""
     outcomes = [outcome for each in runs.outcomes for outcome in each]
@@ -222,13 +234,15 @@ def make_sweep(
         raise InputError([Fault(None, None, cause) for cause in causes if cause is not None])
     table, summary = replication_table(cells, runs), cell_table(cells, runs)
     summary["verdict"] = verdicts(summary, targets)
+    if prices is not None:
+        add_costs(summary, runs, prices)
     found = capacities(table, paths, targets)
     best = None
     if RATE in paths:
         best = best_capacity(found)
     elif len(cells) > 1 and CONCURRENCY not in paths:
         best = best_cell(summary, table, paths, targets)
-    return Sweep(base, paths, tuple(cells), runs, targets, table, summary, tuple(found), best, notes)
+    return Sweep(base, paths, tuple(cells), runs, targets, table, summary, tuple(found), best, notes, prices)
 
 
 def _base(
