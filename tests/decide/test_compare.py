@@ -146,6 +146,14 @@ def test_a_policy_with_arguments_takes_the_place_of_the_one_that_was():
     assert aged.scenario.engine.scheduling_policy == "priority"
 
 
+def test_a_policy_named_alone_brings_what_it_needs_and_takes_away_what_speaks_against_it():
+    fcfs, priority, fair = variants("fcfs", "priority", "fair", base="client-classes")
+    assert fair.scenario.engine.waiting_order.kind == "fair"
+    assert fair.scenario.engine.scheduling_policy == "fcfs"
+    assert priority.scenario.engine == load_scenario("client-classes").engine
+    assert fcfs.scenario.engine.scheduling_policy == "fcfs"
+
+
 def test_every_kind_of_policy_can_be_named_and_no_name_means_two():
     names = policy_names()
     assert names["least_computed"] == "engine.victim_policy"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Record = Mapping[str, object]
 ACROSS = 3
 """Variants beside one another; more go below."""
+LONG = 24
 ALONE = "~"
 MOST_NOTES = 6
 
@@ -38,7 +39,24 @@ def _head(found: Comparison) -> Iterator[str]:
         f"{found.base.name}: {len(found.variants)} variants, {len(found.seeds)} replications each, "
         f"seeds from {found.seeds[0]}, the same arrivals and lengths for all"
     )
-    yield f"reference: {found.labels[0]}"
+    names = _names(found)
+    if list(names.values()) == found.labels:
+        yield f"reference: {found.labels[0]}"
+    else:
+        yield from (f"  {name}  {label}" for label, name in names.items())
+        yield "reference: A"
+
+
+def _names(found: Comparison) -> dict[str, str]:
+    """What variants are called in tables: by letters where some label is long."""
+    labels = found.labels
+    if max(map(len, labels)) <= LONG:
+        return dict(zip(labels, labels, strict=True))
+    return {label: _letters(index) for index, label in enumerate(labels)}
+
+
+def _letters(index: int) -> str:
+    return (_letters(index // 26 - 1) if index >= 26 else "") + chr(ord("A") + index % 26)
 
 
 def _differences(found: Comparison, others: Sequence[str]) -> Iterator[str]:
@@ -46,11 +64,12 @@ def _differences(found: Comparison, others: Sequence[str]) -> Iterator[str]:
     if not len(table):
         yield "no run ended well: there is nothing to compare"
         return
+    names = _names(found)
     metrics = list(dict.fromkeys(table["metric"]))
     rows = {(str(row["metric"]), str(row["variant"])): row for row in _records(table)}
-    columns = [("", metrics), (found.labels[0], [_value(rows[m, found.labels[0]]) for m in metrics])]
+    columns = [("", metrics), (names[found.labels[0]], [_value(rows[m, found.labels[0]]) for m in metrics])]
     for label in others:
-        columns.append((label, [_value(rows[m, label]) for m in metrics]))
+        columns.append((names[label], [_value(rows[m, label]) for m in metrics]))
         columns.append(("change (95% CI)", [_change(rows[m, label]) for m in metrics]))
     yield from columns_of_text(columns, left=("",))
 
@@ -85,11 +104,11 @@ def _classes(found: Comparison) -> Iterator[str]:
     table = found.classes
     if not len(table):
         return
-    rows = _records(table)
+    rows, names = _records(table), _names(found)
     yield ""
     yield "By class of request:"
     columns = {
-        "variant": [str(row["variant"]) for row in rows],
+        "variant": [names[str(row["variant"])] for row in rows],
         "class": [str(row["class"]) for row in rows],
         "requests": [f"{_get(row, 'requests'):.0f}" for row in rows],
         "p50 TTFT s": [_plus_minus(row, "median_ttft_s") for row in rows],
@@ -108,7 +127,7 @@ def _classes(found: Comparison) -> Iterator[str]:
 
 
 def _jain(found: Comparison) -> Iterator[str]:
-    said = []
+    said, names = [], _names(found)
     first = jain(found.runs[0])
     for label, run in zip(found.labels, found.runs, strict=True):
         mean, low, high = mean_jain(run)
@@ -116,7 +135,7 @@ def _jain(found: Comparison) -> Iterator[str]:
             ends = f" ({low:.3f}-{high:.3f})" if isfinite(low) else ""
             own = jain(run)
             differs = len(own) == len(first) and paired_difference(first, own).is_above_or_below_zero
-            said.append(f"{label} {mean:.3f}{ends}{' differs' if differs else ''}")
+            said.append(f"{names[label]} {mean:.3f}{ends}{' differs' if differs else ''}")
     if said:
         yield f"Jain's index of the classes' speeds (1: all alike): {'; '.join(said)}"
 

@@ -120,7 +120,7 @@ def _varied(base: Scenario, text: str, where: str) -> Variant:
             near = did_you_mean(text, [*names, *scenario_names()])
             message = f"is no policy, field=value or scenario{near}; policies are {', '.join(sorted(names))}"
             raise InputError([Fault(text, None, message)])
-        return Variant(text, _with(base, {names[text]: text}, where).scenario)
+        return Variant(text, _with(base, _policy(base, names[text], text), where).scenario)
     settings: dict[str, Data] = {}
     faults = []
     for part in _PART.split(text):
@@ -131,6 +131,16 @@ def _varied(base: Scenario, text: str, where: str) -> Variant:
     if faults:
         raise InputError(faults)
     return _with(base, settings, where)
+
+
+def _policy(base: Scenario, path: str, name: str) -> dict[str, Data]:
+    """What a policy's name sets. Orders that mind no priority take priority's choice of victims away too."""
+    settings: dict[str, Data] = {path: name}
+    if path == "engine.waiting_order" and name != "aged_priority":
+        settings["engine.scheduling_policy"] = "fcfs"
+    elif path == "engine.scheduling_policy":
+        settings |= {"engine.waiting_order": None, "engine.victim_policy": None}
+    return settings
 
 
 def _with(base: Scenario, settings: Mapping[str, Data], where: str) -> Variant:

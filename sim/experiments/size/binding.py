@@ -8,7 +8,9 @@ from math import isfinite, nan
 from cost_models import StepCostModel
 from cost_models.shapes import StepShape
 from sim.experiments.size.candidates import Candidate
-from sim.experiments.size.promise import JOINT, Judgement
+from sim.experiments.size.promise import CLOSE, JOINT, Judgement
+
+CLOSE_WORDS = f" ({CLOSE})"
 
 _FULL = 0.95
 _OFTEN = 0.02
@@ -33,7 +35,7 @@ def binding(candidate: Candidate, held: Judgement, broken: Judgement | None, rep
     name = max(shares, key=lambda key: shares[key])
     kv, often = numbers["kv_usage_p95"], numbers["preemptions_per_request"]
     busy = numbers["busy_share"]
-    state = f"KV cache {kv:.0%} full at p95, {often:.2g} preemptions a request"
+    state = f"KV cache {kv:.0%} full at p95" + (f", {often:.2g} preemptions a request" if often else "")
     time = f"{shares[name]:.0%} of step time is bound by {_WORK[name]}"
     limit = None if candidate.setup is None else candidate.setup.engine.max_num_seqs
     if kv >= _FULL or often >= _OFTEN:
@@ -77,7 +79,7 @@ def failing(of: Judgement, targets: Mapping[str, object]) -> str:
     if not names:
         lowest = sorted((of.shares[f"attainment_{key}"].estimate, key) for key in targets)
         names = [lowest[0][1]] if lowest and lowest[0][0] < 1.0 else ["the SLO"]
-    close = " (too close to say)" if of.verdict == "too close to say" else ""
+    close = CLOSE_WORDS if of.verdict == CLOSE else ""
     return ", ".join(name.partition("_")[0].upper() if "_" in name else name for name in names) + close
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
+from sim.experiments.size.binding import CLOSE_WORDS
 from sim.experiments.size.candidates import GPU, TENSOR
 from sim.experiments.size.load import unit, warms_up
 from sim.experiments.sweep.tables import words
@@ -76,7 +77,8 @@ def _rate(row: Record) -> str:
 
 
 def _breaks(row: Record) -> str:
-    return str(row["breaks"]) if isinstance(row.get("breaks"), str) else ""
+    told = row.get("breaks")
+    return told.removesuffix(CLOSE_WORDS) if isinstance(told, str) else ""
 
 
 def _cannot(sizing: Sizing) -> Iterator[str]:
