@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 from sim.figures.style import MUTED, axes_for, colours, legend_above, styled
 
 FAR = 2.0
-"""Changes beyond this factor of the reference are cut at the edge, with an arrow."""
+"""Changes beyond this share of the reference stand at the edge, with their value beside them."""
 
 
 @styled
@@ -39,8 +39,19 @@ def plot_paired_differences(differences: pd.DataFrame, ax: Axes | Figure | None 
         shown = own["verdict"].isin(["shown", "shown alone"]).to_numpy()
         ax.plot(x[shown], y[shown], "o", color=colour, label=variant)
         ax.plot(x[~shown], y[~shown], "o", color=colour, mfc="white", label=None if shown.any() else variant)
-        far = own["relative"].to_numpy(dtype=np.float64) > FAR
-        ax.plot(x[far], y[far], ">", color=colour)
+        change = own["relative"].to_numpy(dtype=np.float64)
+        far = np.abs(change) > FAR
+        for at, row, value in zip(x[far], y[far], change[far], strict=True):
+            ax.annotate(
+                f"{100 * value:+.0f} %",
+                (at, row),
+                xytext=(-6 if at > 0 else 6, 0),
+                textcoords="offset points",
+                ha="right" if at > 0 else "left",
+                va="bottom",
+                color=colour,
+                fontsize=7.5,
+            )
     ax.plot([], [], "o", color=MUTED, mfc="white", label="no difference shown")
     ax.set_yticks(range(len(metrics)), [str(m).partition(" (")[0] for m in metrics])
     ax.set_ylim(len(metrics) - 0.5, -0.5)
