@@ -111,7 +111,12 @@ def explain(
     second, document = write(None)
     failures = {} if no_figures else draw_all(observed, found, folder)
     if not no_remedies and (found.slow.size or found.preemption.count):
-        remedies = _try(source, observed, found, edges, workers, allow_plugins=allow_plugins)
+        try:
+            remedies = _try(source, observed, found, edges, workers, allow_plugins=allow_plugins)
+        except KeyboardInterrupt:
+            told = "interrupted: the cause stands there, and remedies that were simulated are found again"
+            typer.echo(f"results in {folder}; {told}", err=True)
+            raise typer.Exit(130) from None
         second, document = write(remedies)
     typer.echo(document if as_json else second)
     typer.echo(f"results in {folder}", err=True)
