@@ -74,7 +74,7 @@ def uneven(shape: StepShape) -> float:
     ticks=st.booleans(),
     even=st.booleans(),
     host_s=st.sampled_from([0.0, 0.003, 0.03]),
-    stages=st.sampled_from([1, 1, 1, 2]),
+    stages=st.sampled_from([1, 1, 1, 2, 3, 4]),
     ahead=st.booleans(),
     front_end_s=st.sampled_from([0.0, 0.0, 0.013]),
     max_concurrency=st.sampled_from([None, None, 1, 7]),
