@@ -5,7 +5,7 @@ is tested on queues whose answers are known.
 """
 
 from sim.statistics.batch_means import batch_means
-from sim.statistics.intervals import Interval, paired_difference, replication_interval
+from sim.statistics.intervals import Interval, jackknife_interval, paired_difference, replication_interval
 from sim.statistics.percentiles import Trust, trust_in_percentile
 from sim.statistics.precision import replications_needed, two_stage_interval
 from sim.statistics.proportions import wilson_interval
@@ -16,6 +16,7 @@ __all__ = [
     "Trust",
     "WarmUp",
     "batch_means",
+    "jackknife_interval",
     "mser5",
     "paired_difference",
     "replication_interval",

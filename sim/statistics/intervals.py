@@ -87,3 +87,16 @@ def paired_difference(first: Values, second: Values, level: float = LEVEL) -> In
     if len(first) != len(second):
         raise ValueError(f"pairs need equally many values, not {len(first)} and {len(second)}")
     return replication_interval(np.asarray(second, dtype=np.float64) - np.asarray(first), level)
+
+
+def jackknife_interval(estimate: float, without: Values, level: float = LEVEL) -> Interval:
+    """The interval of an estimate that is no mean, from what it is without each of the n replications.
+
+    Tukey's jackknife (1958): the variance is (n − 1)/n times the sum of squares of those about their mean. Of
+    a mean it gives the interval over replications. The ends are NaN with fewer than two.
+    """
+    array = np.asarray(without, dtype=np.float64)
+    size = len(array)
+    if size < 2 or not np.isfinite(array).all():
+        return Interval(estimate, nan, nan, max(size, 1), level)
+    return interval_around(estimate, float(array.var()) * (size - 1) * size, size, size - 1, level)

@@ -10,6 +10,7 @@ import pytest
 from sim.statistics import (
     Trust,
     batch_means,
+    jackknife_interval,
     mser5,
     paired_difference,
     replication_interval,
@@ -136,3 +137,11 @@ def test_the_width_comes_from_the_first_stage():
 )
 def test_a_percentile_needs_values_above_it(size, percent, trust):
     assert trust_in_percentile(size, percent) is trust
+
+
+def test_the_jackknife_of_a_mean_is_the_interval_over_replications():
+    values = np.array([3.0, 5.0, 4.0, 8.0])
+    without = [np.delete(values, index).mean() for index in range(4)]
+    found, plain = jackknife_interval(values.mean(), without), replication_interval(values)
+    assert (found.low, found.high) == pytest.approx((plain.low, plain.high))
+    assert isnan(jackknife_interval(3.0, []).low)

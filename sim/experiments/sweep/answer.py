@@ -14,7 +14,7 @@ from sim.experiments.sweep.axes import RATE
 from sim.experiments.sweep.measures import attainment_column
 from sim.experiments.sweep.tables import words
 from sim.scenario import SloTarget
-from sim.statistics.intervals import Interval, paired_difference, replication_interval
+from sim.statistics.intervals import Interval, jackknife_interval, paired_difference
 
 MET, MISSED, CLOSE, FAILED, NO_SLO = "met", "missed", "too close to say", "failed", ""
 Targets = Mapping[str, SloTarget]
@@ -117,8 +117,9 @@ def _verdict(row: pd.Series, column: str, wanted: float) -> str:
 def capacities(replications: pd.DataFrame, paths: Sequence[str], targets: Targets) -> list[Capacity]:
     """Of each configuration, in the order of the table; empty without a rate axis or without percentiles.
 
-    In each replication a target holds up to the rate where its attainment, joined by straight lines, falls
-    to its percentile.
+    A target holds up to the rate where its attainment, the mean over replications joined by straight lines,
+    falls to its percentile. The interval is the jackknife's: how that rate moves as each replication is left
+    out.
     """
     shares = {key: t.percentile / 100.0 for key, t in targets.items() if t.percentile is not None}
     if RATE not in paths or not shares:
@@ -134,30 +135,41 @@ def capacities(replications: pd.DataFrame, paths: Sequence[str], targets: Target
     return found
 
 
-def _capacity(values: dict[str, object], rows: pd.DataFrame, shares: Mapping[str, float]) -> Capacity:
+def _capacity(setting: dict[str, object], rows: pd.DataFrame, shares: Mapping[str, float]) -> Capacity:
+    curves = {key: _curves(rows, attainment_column(key)) for key in shares}
+    rate = np.sort(rows[RATE].unique()).astype(np.float64)
+
+    def held(chosen: NDArray[np.intp]) -> dict[str, float]:
+        """The rate up to which these replications together keep each target."""
+        return {key: _highest(rate, curves[key][chosen].mean(axis=0), shares[key]) for key in shares}
+
+    every = np.arange(len(next(iter(curves.values()))))
+    together = held(every)
+    without = [held(np.delete(every, index)) for index in every] if len(every) > 1 else []
+    runs = tuple(min(held(np.array([index])).values()) for index in every)
+    joint = jackknife_interval(min(together.values()), [min(each.values()) for each in without])
+    return Capacity(
+        setting,
+        {key: jackknife_interval(together[key], [each[key] for each in without]) for key in shares},
+        joint,
+        runs,
+        at_least=all(one == rate[-1] for one in runs),
+        below=float(rate[0]) if 0.0 in runs else None,
+    )
+
+
+def _curves(rows: pd.DataFrame, column: str) -> Floats:
+    """Attainment by replication (rows) and ascending rate (columns)."""
+    table = rows.pivot(index="replication", columns=RATE, values=column)  # noqa: PD010  # one run each
+    return table.sort_index(axis=1).to_numpy(dtype=np.float64)
+
+
+def _highest(rate: Floats, share: Floats, wanted: float) -> float:
+    """`highest_rate`, and 0 where not even the lowest rate is kept."""
     from sim.figures.attainment import highest_rate
 
-    by_target: dict[str, list[float]] = {key: [] for key in shares}
-    joint = []
-    lowest, highest = float(rows[RATE].min()), float(rows[RATE].max())
-    for _, run in rows.groupby("replication"):
-        run = run.sort_values(RATE)
-        rate = run[RATE].to_numpy(dtype=np.float64)
-        rates = {
-            key: highest_rate(rate, run[attainment_column(key)].to_numpy(dtype=np.float64), wanted)
-            for key, wanted in shares.items()
-        }
-        for key, held in rates.items():
-            by_target[key].append(0.0 if isnan(held) else held)
-        joint.append(min(by_target[key][-1] for key in shares))
-    return Capacity(
-        values,
-        {key: replication_interval(held) for key, held in by_target.items()},
-        replication_interval(joint),
-        tuple(joint),
-        at_least=all(held == highest for held in joint),
-        below=lowest if 0.0 in joint else None,
-    )
+    found = highest_rate(rate, share, wanted)
+    return 0.0 if isnan(found) else found
 
 
 def best_cell(
