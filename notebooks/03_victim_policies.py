@@ -83,7 +83,7 @@ for policy in POLICIES[1:]:
 pd.DataFrame(rows).T.round(3)
 
 # %% [markdown]
-# Taking whoever has the fewest computed tokens means more preemptions, each cheaper, and in sum hardly a
+# Taking whoever has the fewest computed tokens means more preemptions, each cheaper, and in sum little
 # difference to vLLM's choice. Taking whoever frees the most blocks means fewer preemptions, each so dear
 # that everybody waits longer. The number of preemptions is no measure of their cost.
 #

@@ -77,8 +77,8 @@ moved.round(2)
 # %% [markdown]
 # Of everything that differs, one thing moves latency here: the newer engine's steps and front end take less
 # time. The rules of scheduling that this run asks for move next to nothing. One of them changes what is
-# *counted*: lookups of requests that are not admitted no longer enter the hit rate, so a dashboard shows a
-# drop where nothing dropped.
+# *counted*: lookups of requests that are not admitted no longer enter the hit rate, so a dashboard shows
+# another rate, mostly a lower one, where nothing has changed.
 #
 # ## Set-up
 #
@@ -163,7 +163,7 @@ assert (effects.loc[pace[0], ["median_tpot_ms", "median_e2el_ms"]] < 0).all().al
 rest = effects.drop(index=["all together", pace[0]], level="difference")
 assert (rest[["median_tpot_ms", "output_throughput"]].abs() < 1.0).all().all(), "no rule moves them by 1 %"
 counted = effects.loc["count_lookups_when_admitted"]
-assert (counted["prefix_cache_hit_rate"] < -1).all(), "the hit rate shown falls"
+assert (counted["prefix_cache_hit_rate"] != 0).all(), "the hit rate shown is another"
 assert (counted.drop(columns="prefix_cache_hit_rate") == 0).all().all(), "and nothing else moves"
 gap = (means.loc["all together"] - means.loc[pace[0]])[["median_tpot_ms", "median_e2el_ms"]].abs()
 assert (gap < 0.3 * means.loc["all together", ["median_tpot_ms", "median_e2el_ms"]].abs() + 0.5).all()

@@ -9,7 +9,7 @@ import pytest
 
 import sim
 
-EXAMPLES = ("load_scenario", "simulate", "sweep")
+EXAMPLES = ("load_scenario", "simulate", "sweep", "size", "compare")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

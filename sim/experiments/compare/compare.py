@@ -134,6 +134,16 @@ def compare(
         found = compare("kv-starved", "fcfs_tail", "least_computed", replications=10)
         found.difference("p99_ttft_ms"), found.plot("differences")
 
+    Two seeds of a short run, in this process and without a store; two seeds show little:
+
+    >>> few = {"overrides": ["workload.num_requests=60"], "replications": 2}
+    >>> found = compare("kv-starved", "fcfs_tail", "least_computed", **few, workers=1, store=None)
+    >>> found.labels
+    ['fcfs_tail', 'least_computed']
+    >>> row = found.difference("num_preemptions")
+    >>> row["low"] <= row["difference"] <= row["high"]
+    True
+
     A variant is the name of a policy, `field=value,…`, or another scenario; `vary` (`path=values`) adds one
     for each value. The first is the reference: the scenario itself, unless two or more variants of it are
     given. Seeds are base, base + 1, …, the same for all, so that arrivals and lengths are the same too. How

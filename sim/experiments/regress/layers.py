@@ -75,7 +75,13 @@ def probe(
     setup = engine_setup(scenario, allow_plugins=allow_plugins)
     planned = setup.replica.kv_cache.num_blocks
     kv_cache = replace(setup.replica.kv_cache, num_blocks=num_blocks or planned)
-    fixed = replace(setup.replica, kv_cache=kv_cache, timer=ConstantTimer(step_s), front_end_s=0.0)
+    fixed = replace(
+        setup.replica,
+        kv_cache=kv_cache,
+        timer=ConstantTimer(step_s),
+        front_end_s=0.0,
+        front_end_stream_s=0.0,
+    )
     if fixed.speculation is not None:
         section = setup.engine.speculative_config
         assert section is not None
@@ -94,13 +100,14 @@ def probe(
 
 
 def step_costs(setup: EngineSetup) -> dict[str, list[float]]:
-    """Seconds on GPU and host of steps of fixed shapes, by what they hold; and `front end`, by request."""
+    """Seconds on GPU and host of steps of fixed shapes, by what they hold; and of the front end."""
     replica = setup.replica
     found = {}
     for name, shape in _shapes(replica.windows):
         cost = replica.timer.step(shape)
         found[name] = [float(cost.gpu_s), float(cost.host_s)]
     found["front end"] = [0.0, replica.front_end_s]
+    found["front end by stream"] = [0.0, replica.front_end_stream_s]
     return found
 
 

@@ -156,6 +156,14 @@ def size(
         found = size("quickstart", rate=50, gpus=["h100-sxm", "a100-sxm-80gb"], prices="prices.toml")
         found.fleet_table, found.candidates[found.smallest].label
 
+    One replica as the scenario has it, coarsely, in this process and without a store:
+
+    >>> coarse = {"requests": 60, "replications": 2, "precision": 0.5}
+    >>> found = size("kv-starved", slo="ttft_p95=1s", **coarse, workers=1, store=None)
+    >>> kept = found.found[0]
+    >>> 0 < kept.rate_per_s < kept.above_per_s
+    True
+
     A rate is sustained if the lower ends of 95 % intervals over `replications` seeds, the same for all
     candidates, reach what the SLO promises: each target for its percentile, or all at once for a share
     `attainment` of requests. The search ends when the rates that hold and do not are within `precision` of
