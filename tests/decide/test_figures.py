@@ -1,4 +1,4 @@
-"""Figures of decisions on fixed tables look as they did when someone last looked (`pytest --mpl` compares)."""
+"""Figures of decisions on fixed tables look as they did when someone last looked at them (`pytest --mpl`)."""
 
 from __future__ import annotations
 
