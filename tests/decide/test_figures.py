@@ -1,4 +1,4 @@
-"""Figures of decisions on fixed tables look as they did when someone last looked at them (`pytest --mpl`)."""
+"""Figures of decisions on fixed tables look as they did when last looked at (`pytest --mpl` compares)."""
 
 from __future__ import annotations
 
