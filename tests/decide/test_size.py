@@ -121,6 +121,7 @@ def test_where_nothing_fits_that_is_the_answer():
     found = size("quickstart", slo=SLO, tp="1", rate=2.0, overrides=["model=llama-3.1-405b"], **QUICK)
     assert not found.has_answer
     assert not found.figures
+    assert "No candidate can run." in screen.render(found)
     assert "none: no candidate ran" in screen.render(found)
 
 
@@ -147,12 +148,13 @@ def test_so_many_gpus_are_shared_out_among_replicas():
 
 def test_every_mistake_is_named_at_once():
     with pytest.raises(InputError) as caught:
-        size("closed-loop", rate=-1.0, gpus=["h1000"], prices="h100=cheap", attainment=1.5)
+        size("closed-loop", rate=-1.0, gpus=["h1000"], tp="two", prices="h100=cheap", attainment=1.5)
     said = faults(caught)
     assert any("--rate -1: must be above 0" in s for s in said)
     assert any("closed_loop has no rate" in s for s in said)
     assert any("--gpus" in s and "h1000" in s for s in said)
     assert any("must be a price above 0" in s for s in said)
+    assert any("--tp two: must be whole numbers" in s for s in said)
     assert any("--attainment 1.5" in s for s in said)
     assert any("--slo: is needed" in s for s in said)
 

@@ -119,4 +119,9 @@ def _tensor_axis(base: Scenario, given: str | Sequence[int] | None, faults: list
             values = parse_grid(given, where=f"--tp {given}") if isinstance(given, str) else list(given)
         except InputError as error:
             faults += error.faults
+        faults += [
+            Fault(f"--tp {given}", None, f"must be whole numbers (got {words(value)})")
+            for value in values
+            if type(value) is not int
+        ]
     return Axis((TENSOR,), tuple((value,) for value in dict.fromkeys(values)), ("--tp",))

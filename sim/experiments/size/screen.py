@@ -142,7 +142,9 @@ def _binding(sizing: Sizing) -> Iterator[str]:
     for number in sorted(chosen, key=lambda n: sizing.candidates[n].label):
         if sizing.found[number].error is None:
             yield f"{sizing.candidates[number].label}: {sizing.bound(number)}"
-    if not any(capacity.rate_per_s for capacity in sizing.found.values()):
+    if not sizing.found:
+        yield "No candidate can run."
+    elif not any(capacity.rate_per_s for capacity in sizing.found.values()):
         yield "No candidate keeps the promise, not even with next to no load: more replicas would not help."
     elif sizing.rate_per_s is not None and not sizing.answers:
         yield "No candidate keeps the promise at this rate."
