@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 REPLICATIONS = 10
 MOST_VARIANTS = 50
+LONG = 24
+"""A longer label has a letter in its place in tables."""
 COLUMNS = (
     "arrival_s",
     "class",
@@ -58,6 +60,13 @@ class Comparison:
     def labels(self) -> list[str]:
         """What the variants are called."""
         return [variant.label for variant in self.variants]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What variants are called in tables, by label: letters where some label is long."""
+        if max(map(len, self.labels)) <= LONG:
+            return dict(zip(self.labels, self.labels, strict=True))
+        return {label: letters(index) for index, label in enumerate(self.labels)}
 
     @property
     def failed(self) -> list[tuple[str, str]]:
@@ -111,6 +120,11 @@ class Comparison:
         if draw:
             folder.draw(self, written)
         return written
+
+
+def letters(index: int) -> str:
+    """A to Z, then AA, AB, …"""
+    return (letters(index // 26 - 1) if index >= 26 else "") + chr(ord("A") + index % 26)
 
 
 def compare(

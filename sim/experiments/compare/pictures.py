@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Draw = Callable[[Axes | Figure | None], Axes]
 
 MOST_LINES = 8
+LONG = 30
 
 
 def figures(found: Comparison) -> dict[str, Draw]:
@@ -24,7 +25,8 @@ def figures(found: Comparison) -> dict[str, Draw]:
     drawn: dict[str, Draw] = {}
     if "verdict" in found.table and len(found.labels) <= MOST_LINES:
         if found.table["low"].notna().any():
-            drawn["differences"] = partial(_differences, found.table)
+            shown = found.table.assign(variant=found.table["variant"].map(_legends(found)))
+            drawn["differences"] = partial(_differences, shown)
         requests = _requests(found)
         slo = {} if found.base.slo is None else dict(found.base.slo.root)
         for metric in ("ttft", "tpot", "e2e"):
@@ -41,10 +43,21 @@ def figures(found: Comparison) -> dict[str, Draw]:
 
 def _requests(found: Comparison) -> dict[str, pd.DataFrame]:
     """The requests of all seeds of each variant."""
+    legends = _legends(found)
     return {
-        label: pd.concat([pd.DataFrame(dict(o.samples)) for o in run if o.samples], ignore_index=True)
+        legends[label]: pd.concat(
+            [pd.DataFrame(dict(o.samples)) for o in run if o.samples], ignore_index=True
+        )
         for label, run in zip(found.labels, found.runs, strict=True)
         if any(o.samples for o in run)
+    }
+
+
+def _legends(found: Comparison) -> dict[str, str]:
+    """Labels short enough for a legend: long ones are cut, and end in their letter of the tables."""
+    return {
+        label: label if len(label) <= LONG else f"{label[: LONG - 4]}… ({name})"
+        for label, name in found.names.items()
     }
 
 

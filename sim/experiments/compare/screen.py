@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 Record = Mapping[str, object]
 ACROSS = 3
 """Variants beside one another; more go below."""
-LONG = 24
 ALONE = "~"
 MOST_NOTES = 6
 
@@ -39,7 +38,7 @@ def _head(found: Comparison) -> Iterator[str]:
         f"{found.base.name}: {len(found.variants)} variants, {len(found.seeds)} replications each, "
         f"seeds from {found.seeds[0]}, the same arrivals and lengths for all"
     )
-    names = _names(found)
+    names = found.names
     if list(names.values()) == found.labels:
         yield f"reference: {found.labels[0]}"
     else:
@@ -47,24 +46,12 @@ def _head(found: Comparison) -> Iterator[str]:
         yield "reference: A"
 
 
-def _names(found: Comparison) -> dict[str, str]:
-    """What variants are called in tables: by letters where some label is long."""
-    labels = found.labels
-    if max(map(len, labels)) <= LONG:
-        return dict(zip(labels, labels, strict=True))
-    return {label: _letters(index) for index, label in enumerate(labels)}
-
-
-def _letters(index: int) -> str:
-    return (_letters(index // 26 - 1) if index >= 26 else "") + chr(ord("A") + index % 26)
-
-
 def _differences(found: Comparison, others: Sequence[str]) -> Iterator[str]:
     table = found.table
     if not len(table):
         yield "no run ended well: there is nothing to compare"
         return
-    names = _names(found)
+    names = found.names
     metrics = list(dict.fromkeys(table["metric"]))
     rows = {(str(row["metric"]), str(row["variant"])): row for row in _records(table)}
     columns = [("", metrics), (names[found.labels[0]], [_value(rows[m, found.labels[0]]) for m in metrics])]
@@ -104,7 +91,7 @@ def _classes(found: Comparison) -> Iterator[str]:
     table = found.classes
     if not len(table):
         return
-    rows, names = _records(table), _names(found)
+    rows, names = _records(table), found.names
     yield ""
     yield "By class of request:"
     columns = {
@@ -127,7 +114,7 @@ def _classes(found: Comparison) -> Iterator[str]:
 
 
 def _jain(found: Comparison) -> Iterator[str]:
-    said, names = [], _names(found)
+    said, names = [], found.names
     first = jain(found.runs[0])
     for label, run in zip(found.labels, found.runs, strict=True):
         mean, low, high = mean_jain(run)
