@@ -45,11 +45,9 @@ def test_a_notebook_runs_and_its_claims_hold(number):
     check(source)
 
 
-@pytest.mark.parametrize(
-    "source", [s for s in runner.sources() if not s.name.startswith(QUICKEST)], ids=lambda path: path.stem
-)
+@notebook
 @pytest.mark.nightly
-def test_every_other_notebook_runs_and_its_claims_hold(source):
+def test_every_notebook_runs_and_its_claims_hold(source):
     check(source)
 
 

@@ -219,6 +219,17 @@ def test_the_baseline_may_allow_a_difference(tmp_path: Path) -> None:
     assert not compare(allowing, now).failed
 
 
+def test_a_layer_that_moves_no_number_is_told_all_the_same(tmp_path: Path) -> None:
+    folder = some_of_the_set(tmp_path / "set", "tensor-parallel")
+    file = folder / "baseline.json"
+    data = json.loads(file.read_text())
+    data["scenarios"]["tensor-parallel"]["probe"]["decisions"]["digest"] = "another"
+    file.write_text(json.dumps(data))
+    code, said = run(str(folder), "--out", str(tmp_path / "out"), "--no-figures")
+    assert code == 1
+    assert "FAIL tensor-parallel: no number moved, but scheduler no longer does what it did" in said
+
+
 def test_scenarios_that_come_and_go_are_told(tmp_path: Path) -> None:
     folder = some_of_the_set(tmp_path / "set", "tensor-parallel", "chat")
     (folder / "chat.yaml").rename(folder / "talk.yaml")

@@ -24,10 +24,11 @@ def sentence(scenario: ScenarioDifference) -> str:
     """What failed in one line: scenario, number, size, layer."""
     if scenario.fault:
         return f"{scenario.name}: {scenario.fault}"
-    layers = ", ".join(dict.fromkeys(layer.name for layer in scenario.layers))
-    beyond = scenario.beyond
+    names = list(dict.fromkeys(layer.name for layer in scenario.layers))
+    layers, beyond = ", ".join(names), scenario.beyond
     if not beyond:
-        return f"{scenario.name}: no number moved, but the {layers} no longer {_does(scenario)} what it did"
+        does = "does what it did" if len(names) == 1 else "do what they did"
+        return f"{scenario.name}: no number moved, but {' and '.join(names)} no longer {does}"
     first = headline(scenario)
     more = f", and {len(beyond) - 1} more" if len(beyond) > 1 else ""
     return f"{scenario.name}: {short(first)} {size(first)}{more}; likely layer: {layers}"
@@ -43,10 +44,6 @@ def headline(scenario: ScenarioDifference) -> Change:
     beyond = scenario.beyond
     known = [change for change in beyond if change.bands is not None]
     return max(known, key=lambda change: change.bands or 0.0) if known else beyond[0]
-
-
-def _does(scenario: ScenarioDifference) -> str:
-    return "do" if len({layer.name for layer in scenario.layers}) > 1 else "does"
 
 
 def _scenario(scenario: ScenarioDifference) -> list[str]:
