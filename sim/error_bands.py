@@ -97,8 +97,9 @@ def error_band(scenario: Scenario, *, overloaded: bool = False) -> Band | None:
     return None if kind is None else nearest_band(kind)
 
 
-def fell_behind(arrival_s: np.ndarray, end_s: np.ndarray) -> bool:
-    """Whether a run did not keep up with its arrivals: requests in flight grew as long as more came.
+def fell_behind(arrival_s: np.ndarray, end_s: np.ndarray, max_concurrency: int | None = None) -> bool:
+    """Whether a run did not keep up with its arrivals: requests in flight grew as long as more came, or the
+    client's cap on them was reached both in the middle and at the end.
 
     From the middle of the arrivals to their end the number in flight must have grown by more than 4 % of the
     requests that arrived meanwhile (the share below which a measured run counts as saturated) and by more
@@ -113,6 +114,8 @@ def fell_behind(arrival_s: np.ndarray, end_s: np.ndarray) -> bool:
         int(np.searchsorted(sent, at_s, side="right") - np.searchsorted(ended, at_s, side="right"))
         for at_s in (middle_s, last_s)
     )
+    if max_concurrency is not None and min(before, after) >= max_concurrency:
+        return True
     arrived = len(sent) - int(np.searchsorted(sent, middle_s, side="right"))
     return after - before > max(0.04 * arrived, 3.0 * math.sqrt(before + 1.0))
 

@@ -251,7 +251,7 @@ class RunResult:
         """Whether requests came faster than they were served."""
         times = self._times
         sent = (times.status != Status.NOT_SENT) & (times.status != Status.REJECTED)
-        return fell_behind(times.arrival_s[sent], times.last_token_s[sent])
+        return fell_behind(times.arrival_s[sent], times.last_token_s[sent], self.workload.max_concurrency)
 
     def _by_group(self, numbers: Mapping[str, Json]) -> dict[str, Json]:
         """Tables by client class and by adapter, where there are several; SLOs of classes, where they have

@@ -102,6 +102,14 @@ def test_few_requests_and_those_that_never_end_are_judged_with_care() -> None:
     assert fell_behind(np.arange(100.0), np.full(100, np.nan))
 
 
+def test_a_client_that_holds_requests_back_all_the_time_is_behind() -> None:
+    """Four in flight, each 4 s long, one sent whenever one ends: that is the cap of 4, and no cap of 5."""
+    arrival_s = np.arange(100.0)
+    assert fell_behind(arrival_s, arrival_s + 4.0 - 1e-9, max_concurrency=4)
+    assert not fell_behind(arrival_s, arrival_s + 4.0 - 1e-9, max_concurrency=5)
+    assert not fell_behind(arrival_s, arrival_s + 4.0 - 1e-9)
+
+
 def test_throughput_below_saturation_makes_no_band() -> None:
     """It only repeats the offered rate."""
     run = MeasuredRun(run_id="r", gpu="h100-sxm", model="Qwen/Qwen3-14B", load="poisson")
