@@ -103,12 +103,19 @@ def fell_behind(arrival_s: np.ndarray, end_s: np.ndarray, max_concurrency: int |
 
     From the middle of the arrivals to their end the number in flight must have grown by more than 4 % of the
     requests that arrived meanwhile (the share below which a measured run counts as saturated) and by more
-    than three standard deviations of a Poisson number. `end_s` is NaN for a request that never ended.
+    than three standard deviations of a Poisson number. A run whose first requests take more than a fifth of
+    its arrivals is still filling up in the middle, and is not judged. `end_s` is NaN for a request that never
+    ended.
     """
-    sent = np.sort(arrival_s[np.isfinite(arrival_s)])
+    order = np.argsort(arrival_s, kind="stable")
+    sent = arrival_s[order]
     if len(sent) < 2:
         return False
     middle_s, last_s = sent[len(sent) // 2], sent[-1]
+    first_s = (end_s[order] - sent)[: max(3, len(sent) // 50)]
+    first_s = first_s[np.isfinite(first_s)]
+    if len(first_s) and 5.0 * float(np.median(first_s)) > last_s - sent[0]:
+        return False
     ended = np.sort(end_s[np.isfinite(end_s)])
     before, after = (
         int(np.searchsorted(sent, at_s, side="right") - np.searchsorted(ended, at_s, side="right"))

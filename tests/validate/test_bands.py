@@ -102,6 +102,12 @@ def test_few_requests_and_those_that_never_end_are_judged_with_care() -> None:
     assert fell_behind(np.arange(100.0), np.full(100, np.nan))
 
 
+def test_a_run_that_is_still_filling_up_is_not_judged() -> None:
+    """Nobody waits: every request takes 4 s; 200 are in flight after 2 s of arrivals, 400 after 4 s."""
+    arrival_s = np.arange(500.0) / 100.0
+    assert not fell_behind(arrival_s, arrival_s + 4.0)
+
+
 def test_a_client_that_holds_requests_back_all_the_time_is_behind() -> None:
     """Four in flight, each 4 s long, one sent whenever one ends: that is the cap of 4, and no cap of 5."""
     arrival_s = np.arange(100.0)
