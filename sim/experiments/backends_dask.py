@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from distributed.scheduler import KilledWorker
 from joblib._dask import DaskDistributedBackend
 
 from sim.experiments.worker import Done, Job
@@ -29,9 +30,13 @@ class CarefulDaskBackend(DaskDistributedBackend):  # type: ignore[misc]  # jobli
 
         def tell_loss(ended: Future[Any]) -> None:
             error = ended.exception()
-            if error is not None and callback is not None:
+            if error is None or callback is None:
+                return
+            if isinstance(error, KilledWorker):
                 job: Job = pickle.loads(payload)
                 callback([Done(job.key, None, f"given up by Dask: {error}")])
+            else:
+                callback(error)  # nobody cancels a task but a lost scheduler
 
         future.add_done_callback(tell_loss)
         return future

@@ -228,7 +228,7 @@ def test_a_cluster_that_goes_away_leaves_what_it_finished(tmp_path):
 
         with pytest.raises(InputError, match="does not answer any more"):
             run_points(
-                points(40, 400),
+                points(40, 3000),
                 backend="dask",
                 address=cluster.address,
                 store=tmp_path / "store",
