@@ -41,6 +41,11 @@ class CarefulDaskBackend(DaskDistributedBackend):  # type: ignore[misc]  # jobli
         future.add_done_callback(tell_loss)
         return future
 
+    def effective_n_jobs(self, n_jobs: int) -> int:
+        """At least 2: with a single core joblib would do the work itself, in the caller's process."""
+        cores: int = super().effective_n_jobs(n_jobs)
+        return max(2, cores)
+
     def retrieve_result_callback(self, out: Any) -> Any:
         """The result of a batch; raises `ClusterLostError` for one that was cancelled."""
         if isinstance(out, BaseException):
