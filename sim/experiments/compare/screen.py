@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 from sim.experiments.compare.classes import jain, mean_jain
 from sim.experiments.compare.differences import NOT_SHOWN, SHOWN, SHOWN_ALONE, UNKNOWN
+from sim.experiments.sweep.measures import thin_percentiles
 from sim.experiments.text_table import columns_of_text
+from sim.metrics import is_thin
+from sim.screen import THIN
 from sim.statistics.intervals import LEVEL, paired_difference
 
 if TYPE_CHECKING:
@@ -54,11 +57,16 @@ def _differences(found: Comparison, others: Sequence[str]) -> Iterator[str]:
     names = found.names
     metrics = list(dict.fromkeys(table["metric"]))
     rows = {(str(row["metric"]), str(row["variant"])): row for row in _records(table)}
-    columns = [("", metrics), (names[found.labels[0]], [_value(rows[m, found.labels[0]]) for m in metrics])]
+    thin = thin_percentiles(o.summary for run in found.runs for o in run if o.summary is not None)
+    keys = {str(row["metric"]): str(row["column"]) for row in _records(table)}
+    marked = [f"{metric}{THIN}" if keys[metric] in thin else metric for metric in metrics]
+    columns = [("", marked), (names[found.labels[0]], [_value(rows[m, found.labels[0]]) for m in metrics])]
     for label in others:
         columns.append((names[label], [_value(rows[m, label]) for m in metrics]))
         columns.append(("change (95% CI)", [_change(rows[m, label]) for m in metrics]))
     yield from columns_of_text(columns, left=("",))
+    if marked != metrics:
+        yield f"{THIN} fewer than 10 samples above in some replication"
 
 
 def _value(row: Record) -> str:
@@ -99,8 +107,8 @@ def _classes(found: Comparison) -> Iterator[str]:
         "class": [str(row["class"]) for row in rows],
         "requests": [f"{_get(row, 'requests'):.0f}" for row in rows],
         "p50 TTFT s": [_plus_minus(row, "median_ttft_s") for row in rows],
-        "p99 TTFT s": [_plus_minus(row, "p99_ttft_s") for row in rows],
-        "p99 TPOT ms": [_plus_minus(row, "p99_tpot_ms") for row in rows],
+        "p99 TTFT s": [_tail(row, "p99_ttft_s") for row in rows],
+        "p99 TPOT ms": [_tail(row, "p99_tpot_ms") for row in rows],
         "attainment": [_percent(row, "attainment") for row in rows],
         "longest wait s": [_plus_minus(row, "max_wait_s") for row in rows],
         "preemptions": [_short(_get(row, "preemptions")) for row in rows],
@@ -108,6 +116,8 @@ def _classes(found: Comparison) -> Iterator[str]:
         "": ["STARVES" if row["starves"] else "" for row in rows],
     }
     yield from columns_of_text(columns.items(), left=("variant", "class", ""))
+    if any(is_thin(int(_get(row, "requests")), 99.0) for row in rows):
+        yield f"{THIN} fewer than 10 samples above in each replication"
     if any(row["starves"] for row in rows):
         yield f"STARVES: the longest wait for a first step exceeds {found.starving_s:g} s, mean of the seeds"
     yield from _jain(found)
@@ -191,6 +201,11 @@ def _plus_minus(row: Record, column: str) -> str:
     if not isfinite(value):
         return "-"
     return f"{_short(value)} ±{value - low:.2g}" if isfinite(low) else _short(value)
+
+
+def _tail(row: Record, column: str) -> str:
+    """A p99, marked where a run has few samples above it."""
+    return _plus_minus(row, column) + (THIN if is_thin(int(_get(row, "requests")), 99.0) else "")
 
 
 def _percent(row: Record, column: str) -> str:
