@@ -90,9 +90,14 @@ def _change(row: Record) -> str:
     mark = ALONE if verdict == SHOWN_ALONE else ""
     if isfinite(_get(row, "relative")):
         low, high = _get(row, "relative_low"), _get(row, "relative_high")
-        return f"{mark}{_get(row, 'relative'):+.1%} ({low:+.1%} to {high:+.1%})"
+        return f"{mark}{_percents(_get(row, 'relative'))} ({_percents(low)} to {_percents(high)})"
     low, high = _get(row, "low"), _get(row, "high")
     return f"{mark}{_get(row, 'difference'):+.3g} ({low:+.3g} to {high:+.3g})"
+
+
+def _percents(share: float) -> str:
+    """A change in per cent; what would be rounded to nothing has its first digit."""
+    return f"{share:+.1%}" if abs(share) >= 0.0005 or share == 0.0 else f"{100.0 * share:+.1g}%"
 
 
 def _classes(found: Comparison) -> Iterator[str]:

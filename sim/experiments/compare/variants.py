@@ -170,7 +170,7 @@ def _with(base: Scenario, settings: Mapping[str, Data], where: str) -> Variant:
 def _words(value: Data) -> str:
     from sim.experiments.sweep.tables import words
 
-    return words(value)
+    return "null" if value is None else words(value)
 
 
 def _plain(value: object) -> Data:
