@@ -73,4 +73,4 @@ $(FAST)/.installed: pyproject.toml requirements-ci.txt $(SOURCES)
 	touch $@
 
 clean:
-	rm -rf build $(VENV) $(FAST) runs sweeps .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build $(VENV) $(FAST) runs sweeps sizes comparisons .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
