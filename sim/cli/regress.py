@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ def regress(
     why: Annotated[str | None, typer.Option(help="The reason, for the changelog.")] = None,
     changelog: Annotated[
         Path | None,
-        typer.Option(help="Where --accept writes its line; default: CHANGELOG.md if there."),
+        typer.Option(help="Where --accept writes its line; default: CHANGELOG.md, if there and numbers moved."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for report, figures and tables.")] = Path("runs/regress"),
     no_figures: Annotated[bool, typer.Option("--no-figures", help="Write tables only.")] = False,
@@ -42,6 +43,8 @@ def regress(
     if (why is not None or changelog is not None) and not accept:
         raise input_error("goes with --accept", where="--why" if why is not None else "--changelog")
     files = experiment.scenario_files(folder)
+    if changelog is not None:
+        experiment.check_changelog(changelog)
     unreadable: InputError | None = None
     try:
         before = experiment.read_baseline(folder)
@@ -61,10 +64,14 @@ def regress(
     )
     if before is None:
         assert why is not None
-        experiment.write_baseline(folder, now, None)
+        line = experiment.first_line(sorted(now), folder, why)
+        with nullcontext() if changelog is None else experiment.enter(changelog, line):
+            experiment.write_baseline(folder, now, None)
         if unreadable is not None:
             typer.echo(f"the old baseline could not be read and is replaced: {unreadable}", err=True)
         typer.echo(f"{len(now)} scenarios of {folder} are the baseline: {folder / 'baseline.json'}")
+        if changelog is not None:
+            typer.echo(f"{changelog} says:\n{line}")
         return
     found = experiment.compare(before, now)
     failures = pages.write(found, out, figures=not no_figures)
@@ -75,13 +82,13 @@ def regress(
     if accept and found.failed:
         assert why is not None
         line = experiment.changelog_line(found, why)
-        experiment.write_baseline(folder, now, before)
         log = changelog or Path("CHANGELOG.md")
-        if changelog is not None or log.exists():
-            experiment.enter(log, line)
-            typer.echo(f"\naccepted; {log} says:\n{line}")
-        else:
-            typer.echo(f"\naccepted; for your changelog:\n{line}")
+        recorded = changelog is not None or log.exists()
+        with experiment.enter(log, line) if recorded else nullcontext():
+            experiment.write_baseline(folder, now, before)
+        typer.echo(
+            f"\naccepted; {log} says:\n{line}" if recorded else f"\naccepted; for your changelog:\n{line}"
+        )
     elif accept:
         typer.echo("nothing to accept: the baseline stays")
     elif found.failed:

@@ -24,7 +24,7 @@ from sim.experiments.regress import (
     scenario_files,
     write_baseline,
 )
-from sim.experiments.regress.changelog import entered
+from sim.experiments.regress.changelog import enter, entered
 from sim.random_streams import streams
 from sim.scenario import load_scenario
 from sim.workload import Limits, build_workload
@@ -198,6 +198,39 @@ def test_accepting_writes_the_baseline_and_says_in_the_changelog_what_moved_and_
     assert "engine.max_num_batched_tokens 8192 → 512" in evidence
     assert "| **p99 ITL (ms)** |" in (out / "report.md").read_text()
     assert run(str(folder), "--out", str(out), "--no-figures")[0] == 0
+
+
+def test_where_the_reason_cannot_be_recorded_nothing_is_accepted(tmp_path: Path) -> None:
+    folder = some_of_the_set(tmp_path / "set", "chat")
+    before = (folder / "baseline.json").read_bytes()
+    code, said = run(
+        str(folder), "--accept", "--why", "moved", "--changelog", str(tmp_path / "no" / "log.md")
+    )
+    assert code == 2
+    assert f"log.md: cannot be written: no folder {tmp_path / 'no'}" in said
+    assert "Errno" not in said
+    assert (folder / "baseline.json").read_bytes() == before
+
+
+def test_the_reason_of_a_first_baseline_is_recorded_where_that_is_asked(tmp_path: Path) -> None:
+    folder, log = tmp_path / "mine", tmp_path / "log.md"
+    folder.mkdir()
+    shutil.copy(SET / "tensor-parallel.yaml", folder)
+    accept = (str(folder), "--accept", "--why", "a start", "--changelog")
+    assert run(*accept, str(tmp_path))[0] == 2
+    assert not (folder / "baseline.json").exists()
+    assert run(*accept, str(log))[0] == 0
+    assert f"- First baseline of {folder}: tensor-parallel. Why: a start." in log.read_text()
+
+
+def test_a_baseline_that_cannot_be_written_leaves_the_changelog_as_it_was(tmp_path: Path) -> None:
+    log = tmp_path / "log.md"
+    for before in (None, b"# Changelog\r\n"):
+        if before is not None:
+            log.write_bytes(before)
+        with pytest.raises(InputError, match="cannot be written"), enter(log, "- a line"):
+            write_baseline(tmp_path / "nowhere", {}, None)
+        assert (log.read_bytes() if log.exists() else None) == before
 
 
 def test_the_baseline_may_allow_a_difference(tmp_path: Path) -> None:

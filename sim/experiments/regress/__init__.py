@@ -8,7 +8,7 @@ writes the line that goes with a new baseline.
 """
 
 from sim.experiments.regress.baseline import Baseline, read_baseline, scenario_files, write_baseline
-from sim.experiments.regress.changelog import changelog_line, enter
+from sim.experiments.regress.changelog import changelog_line, check_changelog, enter, first_line
 from sim.experiments.regress.compare import Found, compare
 from sim.experiments.regress.observe import observe
 from sim.experiments.regress.screen import render
@@ -17,8 +17,10 @@ __all__ = [
     "Baseline",
     "Found",
     "changelog_line",
+    "check_changelog",
     "compare",
     "enter",
+    "first_line",
     "observe",
     "read_baseline",
     "render",
