@@ -2,8 +2,9 @@
 
 `requests.csv`, `steps.csv` and `preemptions.csv` have a row for each request, step and preemption. The tables
 are written to a temporary folder beside it, which takes the old one's place when complete: an
-interrupted run leaves the old results whole. The report comes afterwards, into the folder in place: whatever
-goes wrong with a figure, the tables stand. For the same scenario, seed and version every byte is the same.
+interrupted run leaves the old results whole. What other commands have put there (explanations, traces,
+exports) is of the same run and is kept. The report comes afterwards, into the folder in place: whatever goes
+wrong with a figure, the tables stand. For the same scenario, seed and version every byte is the same.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def folder_name(scenario: Scenario) -> str:
 
 
 def write(result: RunResult, root: Path | str = "runs") -> Path:
-    """Write scenario, summary and tables; return the folder. An older run of the same name is replaced.
+    """Write scenario, summary and tables; return the folder. Those of an older run of the same name are
+    replaced; everything else in its folder stays.
 
     Raises `InputError` if the folder cannot be written.
     """
@@ -90,6 +92,7 @@ def write(result: RunResult, root: Path | str = "runs") -> Path:
     try:
         _write_tables(result, draft)
         draft.chmod(0o755)
+        _carry_over(folder, draft)
         put_in_place(draft, folder)
     except OSError as error:
         raise input_error(f"cannot be written: {_reason(error)}", where=str(folder)) from None
@@ -161,6 +164,27 @@ def _write_rows(table: pd.DataFrame, path: Path) -> None:
         for start in range(0, len(table), _CHUNK):
             chunk = table.iloc[start : start + _CHUNK]
             file.writelines(map(row.__mod__, zip(*(chunk[name].tolist() for name in table), strict=True)))
+
+
+def _carry_over(folder: Path, draft: Path) -> None:
+    """Give the draft all that only the folder has: files as further links to them, else as copies."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        into = draft / path.name
+        if into.exists():
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, into, symlinks=True, copy_function=_link)
+        else:
+            _link(path, into)
+
+
+def _link(source: str | Path, into: str | Path) -> None:
+    try:
+        os.link(source, into, follow_symlinks=False)
+    except OSError:  # no such links in this file system
+        shutil.copy2(source, into, follow_symlinks=False)
 
 
 def put_in_place(draft: Path, folder: Path) -> None:

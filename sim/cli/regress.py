@@ -19,7 +19,9 @@ def regress(
     why: Annotated[str | None, typer.Option(help="The reason, for the changelog.")] = None,
     changelog: Annotated[
         Path | None,
-        typer.Option(help="Where --accept writes its line; default: CHANGELOG.md, if there and numbers moved."),
+        typer.Option(
+            help="Where --accept writes its line; if numbers moved, by default a CHANGELOG.md here."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for report, figures and tables.")] = Path("runs/regress"),
     no_figures: Annotated[bool, typer.Option("--no-figures", help="Write tables only.")] = False,

@@ -58,12 +58,33 @@ def test_the_name_changes_with_anything_that_the_results_depend_on(result, tmp_p
     assert run_folder.folder_name(run().scenario) == name
 
 
-def test_a_second_run_replaces_the_first_and_leaves_nothing_else(result, tmp_path):
+def test_a_second_run_replaces_the_tables_and_keeps_what_other_commands_put_beside_them(result, tmp_path):
     folder = run_folder.write(result, tmp_path)
-    (folder / "old figure.png").write_text("stale")
+    (folder / "explain" / "figures").mkdir(parents=True)
+    beside = {"explain/figures/f.png": b"1", "explain/explain.json": b"2", "trace.json.gz": b"3"}
+    for name, held in beside.items():
+        (folder / name).write_bytes(held)
+    whole = (folder / "steps.csv").read_bytes()
+    (folder / "steps.csv").write_text("damaged")
     run_folder.write(result, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
-    assert not (folder / "old figure.png").exists()
+    assert {name: (folder / name).read_bytes() for name in beside} == beside
+    assert (folder / "steps.csv").read_bytes() == whole
+
+
+def test_a_failure_on_the_way_into_place_leaves_the_old_run_whole(result, tmp_path, monkeypatch):
+    folder = run_folder.write(result, tmp_path)
+    (folder / "trace.json.gz").write_bytes(b"3")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_folder, "put_in_place", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_folder.write(result, tmp_path)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
 def test_a_failure_while_writing_leaves_the_old_run_whole(result, tmp_path, monkeypatch):
