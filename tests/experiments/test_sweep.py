@@ -10,6 +10,7 @@ import pytest
 import sim
 from sim import InputError, load_scenario, simulate, sweep
 from sim.experiments.sweep import axes as axes_module
+from sim.experiments.sweep import folder
 from sim.experiments.sweep.axes import make_axes
 from sim.experiments.sweep.plan import make_cells
 
@@ -272,6 +273,24 @@ def test_the_folder_is_whole_and_the_same_every_time(rates, tmp_path):
     assert told["capacities"][0]["first_to_break"] == "tpot_p90"
     assert len(told["points"]) == 4
     assert rates.write(tmp_path / "a") == first  # again, over the old one
+
+
+def test_the_folder_is_another_for_whatever_else_is_asked(base, tmp_path):
+    def name(**asked):
+        options = {"rates": [5], "seeds": [1], "workers": 1, "slo": "ttft_p90=500ms"} | asked
+        return folder.write(sweep(base, **options), tmp_path).name
+
+    asked = [
+        {},
+        {"prices": "h100-sxm=4.00"},
+        {"prices": "h100-sxm=5.00"},
+        {"slo": "ttft_p90=400ms"},
+        {"warm_up": 1.0},
+        {"requests": 50},
+        {"seeds": [7]},
+    ]
+    assert len({name(**each) for each in asked}) == len(asked)
+    assert name(prices="h100-sxm=4.0") == name(prices="h100=4")
 
 
 def test_the_public_name():

@@ -30,7 +30,7 @@ _PROVENANCE = ("mirrors", "dryserve_version", "calibration_id", "error_band", "l
 def write(sweep: Sweep, root: Path) -> Path:
     """Write the tables; an older sweep of the same name is replaced. Raises `InputError` if that fails."""
     check_writable(root)
-    told = json.dumps(head(sweep), sort_keys=True)
+    told = json.dumps({**head(sweep), **_prices(sweep)}, sort_keys=True)
     text = f"{version('dryserve')}\n{told}\n{sweep.base.dump_resolved()}"
     folder = root / f"{sweep.base.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     try:
@@ -92,6 +92,13 @@ def head(sweep: Sweep) -> dict[str, Json]:
         "seeds": sorted({o.point.scenario.seed for outcomes in sweep.runs.outcomes for o in outcomes}),
         "two_stages": sweep.runs.first_stage is not None,
     }
+
+
+def _prices(sweep: Sweep) -> dict[str, Json]:
+    """What was said of money; nothing if nothing was."""
+    if sweep.prices is None:
+        return {}
+    return {"prices": dict(sweep.prices.per_gpu_hour), "currency": sweep.prices.currency}
 
 
 def as_json(sweep: Sweep) -> dict[str, Json]:
