@@ -8,7 +8,8 @@ in proportion to blocks and requests, so they run in tests and when a simulation
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from scheduler.engine_core import EngineCore
 from scheduler.errors import InvariantError
@@ -26,11 +27,15 @@ _WAITING = {
 }
 
 
-def check(engine: EngineCore) -> None:
-    """Raise `InvariantError` unless every law about blocks, queues and counts holds."""
-    for law in (_blocks, _prefix_cache, _queues, _progress):
-        for broken in law(engine):
-            raise InvariantError(broken)
+def check(engine: EngineCore, drafts_in_flight: Mapping[int, int] | None = None) -> None:
+    """Raise `InvariantError` unless every law about blocks, queues and counts holds.
+
+    drafts_in_flight: by request id, the drafts in steps that are scheduled and not updated yet. They count as
+    computed; a synchronous engine does not know of them itself.
+    """
+    broken = chain(_blocks(engine), _prefix_cache(engine), _queues(engine))
+    for fault in chain(broken, _progress(engine, drafts_in_flight or {})):
+        raise InvariantError(fault)
 
 
 def check_step(engine: EngineCore, output: SchedulerOutput) -> None:
@@ -99,13 +104,15 @@ def _queues(engine: EngineCore) -> Iterator[str]:
             yield f"request {request.request_id} is queued but not known"
 
 
-def _progress(engine: EngineCore) -> Iterator[str]:
+def _progress(engine: EngineCore, drafts_in_flight: Mapping[int, int]) -> Iterator[str]:
     """Computed tokens never exceed those known or in flight, and have slots; the unadmitted hold no
     blocks.
     """
     for request in engine.requests.values():
         computed = request.num_computed_tokens
         known = request.num_tokens + request.num_output_placeholders
+        if not engine.config.async_scheduling:  # else they are among the placeholders
+            known += drafts_in_flight.get(request.request_id, 0)
         if engine.config.speculative and (request.resumable or request.is_finished):
             # accepted drafts behind a stop token are cut, but vLLM 0.16 leaves them counted as computed
             known += engine.config.speculative.num_speculative_tokens

@@ -44,12 +44,12 @@ class LawChecks:
         self._steps[index] += 1
         is_turn = self._steps[index] % max(engine.kv_cache.num_blocks // _BLOCKS_PER_STEP, 1) == 0
         if is_turn or output.preempted:
-            check_engine(engine)
+            check_engine(engine, replica.drafts_in_flight())
 
     def at_end(self, rejected: int, sent: int, replicas: list[Replica]) -> None:
         """Every request that was sent has ended once or is still in flight, and counts add up."""
         for replica in replicas:
-            check_engine(replica.engine)
+            check_engine(replica.engine, replica.drafts_in_flight())
         in_replicas = sum(replica.num_outstanding for replica in replicas)
         log, tokens = self._recorder.requests, self._recorder.token_times()
         statuses = list(log.status)

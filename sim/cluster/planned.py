@@ -87,8 +87,9 @@ class PlannedReplica(Replica):
             if scheduled and len(in_flight) < self._depth:
                 yield env.timeout(max(self._host_free_s - env.now, 0.0))
             elif in_flight:
-                batch = in_flight.popleft()
+                batch = in_flight[0]
                 yield env.timeout(max(batch.end_s - env.now, self._host_free_s - env.now, 0.0))
+                in_flight.popleft()
                 self._update(batch)
             elif self._waits():
                 yield self._idle()

@@ -8,8 +8,8 @@ while the GPU is busy with the batch before, and shows only where it is the long
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Mapping, Sequence
 from math import nan
 
 from simpy import Event
@@ -123,6 +123,13 @@ class Replica:
         """Requests sent here that have not ended."""
         return len(self.requests)
 
+    def drafts_in_flight(self) -> Mapping[int, int]:
+        """How many drafts the batches in flight verify, by request id."""
+        drafts: Counter[int] = Counter()
+        for batch in self._in_flight:
+            drafts.update(batch.output.scheduled_spec_decode_tokens)
+        return drafts
+
     def submit(self, request: Request) -> None:
         """Take a request on arrival; the engine knows of it once the front end is through with it."""
         enters_s = self._entry_s()
@@ -194,8 +201,9 @@ class Replica:
             if scheduled and len(in_flight) < self._depth:
                 yield env.timeout(max(self._host_free_s - env.now, 0.0))
             elif in_flight:
-                batch = in_flight.popleft()
+                batch = in_flight[0]
                 yield env.timeout(max(batch.end_s - env.now, self._host_free_s - env.now, 0.0))
+                in_flight.popleft()
                 self._update(batch)
             elif self._waits():
                 yield self._idle()

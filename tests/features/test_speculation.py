@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cost_models import StepCostModel, StepShape
-from scheduler import SpeculativeConfig
+from scheduler import EngineCore, InvariantError, KVCacheConfig, Request, SchedulerConfig, SpeculativeConfig
+from scheduler.invariants import check
 from sim.cluster.speculation import Acceptance, FixedDrafter, SpeculationSpec
 from sim.simulation import simulate
 from tests.cluster.helpers import FixedTimer, make_table, make_world, token_times_s
@@ -202,6 +203,32 @@ def test_the_summary_has_the_numbers_of_vllm_bench_serve():
     rates = summary["spec_decode_per_position_acceptance_rates"]
     assert rates == pytest.approx([0.8, 0.48, 0.24], abs=0.03)
     assert sum(rates) == pytest.approx(accepted / drafts, rel=1e-6)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_the_laws_hold_wherever_in_a_step_the_clock_stops(asynchronous):
+    """Drafts in flight count as computed before anybody knows whether they are right."""
+    engine = spec(acceptance=0.1) | {"async_scheduling": asynchronous}
+    for horizon_s in np.linspace(0.5, 0.6, 7):
+        scenario = make_scenario(BUSY, engine=engine, horizon_s=float(horizon_s))
+        summary = simulate(scenario, check=True).summary
+        assert summary["num_in_flight"] > 0
+        assert summary["spec_decode_draft_tokens"] > 0
+
+
+def test_drafts_beyond_those_in_flight_are_not_let_pass():
+    engine = EngineCore(SchedulerConfig(speculative=SpeculativeConfig("ngram", 3)), KVCacheConfig(64))
+    request = Request(0, ((0, 20),), 10)
+    engine.add_request(request)
+    output = engine.schedule()
+    engine.update(output, [[1]])
+    engine.propose_drafts(output, [3])
+    drafts = engine.schedule().scheduled_spec_decode_tokens
+    assert drafts == {0: 3}
+    check(engine, drafts)
+    for fewer in ({}, {0: 2}):
+        with pytest.raises(InvariantError, match=r"has 24 computed tokens of 2[13] known or in flight"):
+            check(engine, fewer)
 
 
 def test_tokens_that_come_together_make_itl_longer_than_tpot():
