@@ -106,6 +106,8 @@ def size(
             raise typer.Exit(130) from None
     written = folder.write(found, out)
     typer.echo(json_text(folder.as_json(found)) if as_json else screen.render(found), nl=not as_json)
+    if found.unpriced and as_json:
+        typer.echo(f"note: {found.unpriced}: its cost is left out", err=True)
     typer.echo(f"results in {written}", err=True)
     failures = {} if no_figures else folder.draw(found, written)
     for name, reason in failures.items():

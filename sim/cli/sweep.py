@@ -118,6 +118,8 @@ def sweep(
             typer.echo(f"interrupted: {bar.told}; the same command goes on from there", err=True)
             raise typer.Exit(130) from None
     written = folder.write(found, out)
+    if found.unpriced and (as_json or as_csv):
+        typer.echo(f"note: {found.unpriced}: its cost is left out", err=True)
     if as_json:
         typer.echo(json.dumps(folder.as_json(found), indent=2, allow_nan=False, ensure_ascii=False))
     elif as_csv:

@@ -170,6 +170,7 @@ def test_every_mistake_is_named_at_once():
             "leastcomputed",
             "watermark=2",
             "nosuch.field=1",
+            "watermark=0.1,watermark=0.2",
             vary=["max_num_seqs"],
             replications=0,
         )
@@ -177,6 +178,7 @@ def test_every_mistake_is_named_at_once():
     assert any("did you mean 'least_computed'" in s for s in said)
     assert any("watermark=2" in s and "must be below 1" in s for s in said)
     assert any("nosuch" in s for s in said)
+    assert any("watermark=0.1,watermark=0.2: watermark: is given twice" in s for s in said)
     assert any("--vary max_num_seqs: must read path=values" in s for s in said)
     assert any("--replications 0" in s for s in said)
 

@@ -198,6 +198,26 @@ def test_a_price_file_that_cannot_be_used_says_why(tmp_path, text, said):
     assert any(said in fault for fault in faults(caught))
 
 
+def test_a_price_given_twice_in_words_is_a_mistake_as_in_a_file():
+    with pytest.raises(InputError) as caught:
+        read_prices("h100-sxm=4,h100-sxm=9,a100=cheap")
+    said = faults(caught)
+    assert any("per_gpu_hour.h100-sxm: is given twice" in s for s in said)
+    assert any("must be a price above 0" in s for s in said)
+
+
+def test_a_gpu_without_a_price_is_named():
+    found = size("quickstart", slo=SLO, overrides=SHORT, prices="a100-sxm-80gb=2", **QUICK)
+    assert "no price for h100-sxm: its cost is left out" in screen.render(found)
+
+
+def test_one_seed_has_no_interval_and_is_not_said_to_leave_nothing_to_chance():
+    said = screen.render(size("quickstart", slo=SLO, overrides=SHORT, **{**QUICK, "replications": 1}))
+    assert "one seed gives no interval over seeds" in said
+    assert "nothing here is left to chance" not in said
+    assert "| rates to 10 % |" in said
+
+
 # --- the command --------------------------------------------------------------------------------------------
 
 

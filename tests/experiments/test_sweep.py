@@ -10,7 +10,7 @@ import pytest
 import sim
 from sim import InputError, load_scenario, simulate, sweep
 from sim.experiments.sweep import axes as axes_module
-from sim.experiments.sweep import folder
+from sim.experiments.sweep import folder, screen
 from sim.experiments.sweep.axes import make_axes
 from sim.experiments.sweep.plan import make_cells
 
@@ -337,3 +337,8 @@ def test_prices_tell_what_a_million_tokens_cost_within_the_targets(base):
     assert found.plot("capacity_cost").get_xlabel() == "thousand requests within SLO per $"
     with pytest.raises(InputError, match="--prices"):
         sweep(base, rates=[5], prices="h100-sxm=-1")
+
+
+def test_a_gpu_in_use_without_a_price_is_named(base):
+    found = sweep(base, rates=[5], prices="a100-sxm-80gb=2.00", replications=1, workers=1)
+    assert "no price for h100-sxm: its cost is left out" in screen.render(found)

@@ -124,10 +124,13 @@ def _varied(base: Scenario, text: str, where: str) -> Variant:
     settings: dict[str, Data] = {}
     faults = []
     for part in _PART.split(text):
-        key, _, value_text = part.partition("=")
+        name, _, value_text = part.partition("=")
+        key = name.strip()
         value, _, found = read_yaml(value_text, "value")
-        faults += [Fault(where, key.strip(), fault.message) for fault in found]
-        settings[key.strip()] = value
+        faults += [Fault(where, key, fault.message) for fault in found]
+        if key in settings:
+            faults.append(Fault(where, key, "is given twice"))
+        settings[key] = value
     if faults:
         raise InputError(faults)
     return _with(base, settings, where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from math import isfinite
@@ -26,6 +26,11 @@ class Prices:
     per_gpu_hour: Mapping[str, float]
     currency: str
     source: str
+
+    def missing(self, gpus: Iterable[str]) -> str:
+        """`no price for h100-sxm, …` of those GPUs that have none; empty if all have one."""
+        without = sorted(set(gpus) - set(self.per_gpu_hour))
+        return f"no price for {', '.join(without)}" if without else ""
 
 
 def read_prices(text: str) -> Prices:
@@ -61,14 +66,25 @@ def read_prices(text: str) -> Prices:
 
 
 def _inline(text: str) -> Prices:
+    where = f"--prices {text}"
     table: dict[str, object] = {}
+    twice: list[Fault] = []
     for part in text.split(","):
         name, _, price = (piece.strip() for piece in part.partition("="))
+        if name in table:
+            twice.append(Fault(where, f"per_gpu_hour.{name}", "is given twice"))
+            continue
         try:
             table[name] = float(price)
         except ValueError:
             table[name] = price
-    return _checked({"per_gpu_hour": table}, f"--prices {text}", "--prices")
+    try:
+        found = _checked({"per_gpu_hour": table}, where, "--prices")
+    except InputError as error:
+        raise InputError([*twice, *error.faults]) from None
+    if twice:
+        raise InputError(twice)
+    return found
 
 
 def _checked(data: object, where: str, source: str) -> Prices:

@@ -179,9 +179,8 @@ def _footer(sizing: Sizing) -> Iterator[str]:
         yield HOW_TO_PRICE
     else:
         yield f"prices: {sizing.prices.source}"
-        unpriced = {c.gpu for c in sizing.candidates} - set(sizing.prices.per_gpu_hour)
-        if unpriced:
-            yield f"no price for {', '.join(sorted(unpriced))}"
+        if sizing.unpriced:
+            yield f"{sizing.unpriced}: its cost is left out"
     judged = [each for c in sizing.found.values() for each in (c.kept, c.broken) if each is not None]
     judged += [each for fleet in sizing.fleets.values() for each in fleet.tried.values()]
     summaries = [summary for each in judged for summary in each.summaries]
@@ -191,13 +190,19 @@ def _footer(sizing: Sizing) -> Iterator[str]:
     counts = sorted({int(str(summary["num_prompts"])) for summary in summaries})
     sent = f"{counts[0]:,} to {counts[-1]:,}" if counts[0] < counts[-1] else f"{counts[0]:,}"
     calibrations = ", ".join(sorted({str(summary["calibration_id"]) for summary in summaries}))
+    most = max(j.seeds for j in judged)
+    seeds = f"up to {most} seeds" if most > 1 else "1 seed"
+    same = ", the same for all" if len(sizing.found) > 1 else ""
     yield (
-        f"mirrors {facts['mirrors']} | {facts['loop']} loop | up to {max(j.seeds for j in judged)} seeds "
-        f"from {sizing.base.seed}, the same for all, {sent} requests each | "
-        f"rates to {sizing.precision:.3g} | "
+        f"mirrors {facts['mirrors']} | {facts['loop']} loop | {seeds} "
+        f"from {sizing.base.seed}{same}, {sent} requests each | "
+        f"rates to {100.0 * sizing.precision:.3g} % | "
         f"{_warm_up(sizing)} | calibration {calibrations}"
     )
-    if all(len({_trace_of(s) for s in each.summaries}) <= 1 for each in judged if each.seeds > 1):
+    several = [each for each in judged if each.seeds > 1]
+    if sizing.replications == 1:
+        yield "note: one seed gives no interval over seeds: how much is left to chance is not known"
+    elif several and all(len({_trace_of(s) for s in each.summaries}) <= 1 for each in several):
         yield "note: all seeds gave the same, so intervals have no width: nothing here is left to chance"
     yield from dict.fromkeys(_band(summary) for summary in summaries)
     notes = list(dict.fromkeys(str(n) for s in summaries for n in _listed(s.get("notes"))))

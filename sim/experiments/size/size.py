@@ -54,6 +54,11 @@ class Sizing:
     fleet_table: pd.DataFrame
 
     @property
+    def unpriced(self) -> str:
+        """`no price for h100-sxm` where prices were given, but none for a candidate; else empty."""
+        return "" if self.prices is None else self.prices.missing(c.gpu for c in self.candidates)
+
+    @property
     def answers(self) -> dict[int, Fleet]:
         """Candidates with a fleet that keeps the promise, by number."""
         return {number: fleet for number, fleet in self.fleets.items() if fleet.replicas is not None}

@@ -159,6 +159,8 @@ def _footer(sweep: Sweep) -> Iterator[str]:
     )
     if sweep.prices is not None:
         yield f"prices: {sweep.prices.source}"
+        if sweep.unpriced:
+            yield f"{sweep.unpriced}: its cost is left out"
     bands = {_band(o.summary) for each in sweep.runs.outcomes for o in each if o.summary}
     yield from sorted(bands)
     yield from (f"note: {note}" for note in (*sweep.notes, *_draining(sweep), *_notes(sweep)))

@@ -70,6 +70,14 @@ class Sweep:
         return list(zip(labels(failed, self.paths), failed["error"].astype(str), strict=True))
 
     @property
+    def unpriced(self) -> str:
+        """`no price for h100-sxm` where prices were given, but none for a GPU in use; else empty."""
+        if self.prices is None:
+            return ""
+        summaries = (o.summary for outcomes in self.runs.outcomes for o in outcomes if o.summary)
+        return self.prices.missing(str(summary["gpu"]) for summary in summaries)
+
+    @property
     def flags(self) -> str:
         """The best cell as arguments of `vllm serve`; empty if nothing that varies is one."""
         return "" if self.best is None else vllm_flags(self.best.setting)
