@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -181,6 +182,22 @@ def test_every_mistake_is_named_at_once():
     assert any("watermark=0.1,watermark=0.2: watermark: is given twice" in s for s in said)
     assert any("--vary max_num_seqs: must read path=values" in s for s in said)
     assert any("--replications 0" in s for s in said)
+
+
+def test_traces_that_are_not_there_are_mistakes_before_anything_runs():
+    told = []
+    with pytest.raises(InputError) as caught:
+        compare(
+            "kv-starved",
+            "mooncake-h100",
+            "workload={kind: trace, path: gone.csv}",
+            on_progress=told.append,
+            **QUICK,
+        )
+    assert not told
+    placed, varied = sorted(faults(caught))
+    assert re.match(r"scenarios/mooncake-h100\.yaml:\d+:3: workload\.path: no such file", placed)
+    assert varied.endswith("workload.path: no such file: gone.csv")
 
 
 def test_nothing_to_compare_with_is_a_mistake():

@@ -159,6 +159,13 @@ def test_every_mistake_is_named_at_once():
     assert any("--slo: is needed" in s for s in said)
 
 
+def test_a_trace_that_is_not_there_is_a_mistake_at_its_place_in_the_file():
+    with pytest.raises(InputError) as caught:
+        size("mooncake-h100", gpus=["h100-sxm", "h200-sxm"], tp="1,2", **QUICK)
+    (said,) = faults(caught)
+    assert re.match(r"scenarios/mooncake-h100\.yaml:\d+:3: workload\.path: no such file: conversation", said)
+
+
 # --- prices -------------------------------------------------------------------------------------------------
 
 

@@ -339,6 +339,18 @@ def test_prices_tell_what_a_million_tokens_cost_within_the_targets(base):
         sweep(base, rates=[5], prices="h100-sxm=-1")
 
 
+def test_a_trace_that_is_not_there_is_a_mistake_where_it_is_named(base, tmp_path):
+    with pytest.raises(InputError, match=r"^scenarios/mooncake-h100\.yaml:\d+:3: workload\.path: no such"):
+        sweep("mooncake-h100", {"max_num_seqs": [64, 128]}, rates=[5], replications=1, workers=1)
+    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,100,10\n")
+    trace = load_scenario("mooncake-h100", [f"workload.path={tmp_path / 't.csv'}"])
+    with pytest.raises(InputError) as caught:
+        sweep(trace, [f"workload.path={tmp_path / 't.csv'},gone.csv"], replications=1, workers=1)
+    (fault,) = caught.value.faults
+    assert (fault.where or "").startswith("--grid workload.path")
+    assert fault.message == "no such file: gone.csv"
+
+
 def test_a_gpu_in_use_without_a_price_is_named(base):
     found = sweep(base, rates=[5], prices="a100-sxm-80gb=2.00", replications=1, workers=1)
     assert "no price for h100-sxm: its cost is left out" in screen.render(found)

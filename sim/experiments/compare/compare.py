@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,6 +12,7 @@ from sim.experiments.compare.classes import STARVING_S, class_table
 from sim.experiments.compare.differences import NOT_SHOWN, difference_table, values_of
 from sim.experiments.compare.variants import Variant, make_variants
 from sim.experiments.points import Outcome, Point, Progress, run_points
+from sim.experiments.traces import trace_faults
 from sim.scenario import Scenario, load_scenario
 from sim.scenario.slo import parse_slo
 
@@ -174,6 +175,8 @@ def compare(
         promised = None if slo is None else parse_slo(slo)
     except InputError as error:
         faults += error.faults
+    unread = (fault for variant in found for fault in _trace_faults(variant, base))
+    faults += dict.fromkeys(unread)
     if len(found) > MOST_VARIANTS:
         faults.append(Fault("--vary", None, f"{len(found)} variants are more than {MOST_VARIANTS}"))
     if faults:
@@ -215,6 +218,11 @@ def make_comparison(
     table = difference_table(labels, [values_of(run) for run in kept])
     classes = class_table(labels, kept, starving_s)
     return Comparison(base, tuple(variants), seeds, runs, table, classes, starving_s)
+
+
+def _trace_faults(variant: Variant, base: Scenario) -> Iterator[Fault]:
+    for fault in trace_faults(variant.scenario, base):
+        yield Fault(fault.where or variant.label, fault.path, fault.message)
 
 
 def _option_faults(replications: int | None, seeds: Sequence[int] | None, starving_s: float) -> list[Fault]:

@@ -9,6 +9,7 @@ from math import prod
 
 from sim.errors import Fault, InputError, input_error
 from sim.experiments.sweep.axes import Axis
+from sim.experiments.traces import trace_faults
 from sim.scenario import Scenario
 from sim.scenario.loader import scenario_from_data
 from sim.scenario.overrides import parse_path, with_value
@@ -31,7 +32,7 @@ def make_cells(base: Scenario, axes: Sequence[Axis], num_seeds: int = 1) -> list
 
     A value that makes every combination with it invalid is a mistake, and so is a combination that is alone:
     raises `InputError` with all of them. Where a value is only wrong together with some other, those cells
-    have a fault in place of a scenario.
+    have a fault in place of a scenario. A trace that cannot be opened makes a combination invalid.
     """
     num_cells = prod(len(axis.rows) for axis in axes)
     if num_cells * num_seeds > MOST_RUNS:
@@ -56,8 +57,10 @@ def make_cells(base: Scenario, axes: Sequence[Axis], num_seeds: int = 1) -> list
             cells.append(Cell(values, None, "; ".join(map(str, found))))
             faults.append(found)
         else:
-            cells.append(Cell(values, scenario))
-            faults.append([])
+            unread = [_placed(fault, chosen) for fault in trace_faults(scenario, base)]
+            reason = "; ".join(map(str, unread)) or None
+            cells.append(Cell(values, None if unread else scenario, reason))
+            faults.append(unread)
     mistakes = list(_mistakes(axes, indices, faults))
     if mistakes:
         raise InputError(mistakes)
