@@ -81,7 +81,8 @@ def _slo(summary: Summary) -> Iterator[str]:
     yield _banner("SLO Attainment", "-")
     for key, target in single.items():
         verdict = {True: " met", False: " MISSED", None: ""}[target["met"]]
-        yield _row(f"{key} <= {_duration(target['limit_s'])}:", _percent(target["attainment"]) + verdict)
+        share = "no data" if target["attainment"] is None else _percent(target["attainment"]) + verdict
+        yield _row(f"{key} <= {_duration(target['limit_s'])}:", share)
     yield _row("All at once:", _percent(summary["slo_attainment"]))
 
 

@@ -322,6 +322,9 @@ class RunResult:
         if flying or unsent:
             end = "the end at" if self.stuck else "the horizon of"
             notes.append(f"{end} {self.clock_s:g} s left {flying} requests in flight and {unsent} not sent")
+        if self.scenario.warmup_s and not self._times.measured.any():
+            warm_up = f"the warm-up of {self.scenario.warmup_s:g} s"
+            notes.append(f"{warm_up} left no request to report on: none arrived after it")
         return notes
 
     def _offered(self) -> dict[str, Json]:

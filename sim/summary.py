@@ -135,11 +135,18 @@ def _slo(judged: Attainment | None, targets: Mapping[str, SloTarget]) -> dict[st
         key: {
             "limit_s": target.limit_s,
             "attainment": _finite(share),
-            "met": None if target.percentile is None else bool(share >= target.percentile / 100.0),
+            "met": _met(share, target),
         }
         for (key, target), share in zip(targets.items(), judged.by_target, strict=True)
     }
     return {"slo": single, "slo_attainment": _finite(judged.joint), "slo_judged_requests": judged.num_judged}
+
+
+def _met(share: float, target: SloTarget) -> bool | None:
+    """None where there is no verdict: of a target without a percentile, and if no request was judged."""
+    if target.percentile is None or np.isnan(share):
+        return None
+    return bool(share >= target.percentile / 100.0)
 
 
 def _requests(times: RequestTimes, rejections: Mapping[str, int]) -> dict[str, Json]:

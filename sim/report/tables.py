@@ -84,6 +84,7 @@ def _slo(summary: Summary) -> Iterator[Block]:
     rows = []
     for key, target in targets.items():
         met = {True: "yes", False: "**no**", None: ""}[target["met"]]
+        met = "no data" if target["attainment"] is None else met
         rows.append((key, number(target["limit_s"]), percent(target["attainment"]), met))
     rows.append(("all at once", "", percent(summary.get("slo_attainment")), ""))
     yield Heading(2, "SLO")

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from sim.scenario import scenario_from_data
+from sim.screen import render
 from sim.simulation import simulate
 
 VLLM_KEYS = [
@@ -70,6 +71,15 @@ def test_requests_of_the_warm_up_are_left_out():
     assert late.summary["completed"] == arrived_late
     assert late.summary["num_finished"] == 100
     assert len(late.requests) == 100
+
+
+def test_nothing_is_missed_where_the_warm_up_left_nothing_to_judge():
+    summary = simulated(warmup_s=1e6, slo={"ttft_p50": "20ms", "tpot": "1s"}).summary
+    assert [target["met"] for target in summary["slo"].values()] == [None, None]
+    assert summary["slo_attainment"] is None
+    assert "the warm-up of 1e+06 s left no request to report on: none arrived after it" in summary["notes"]
+    assert "ttft_p50 <= 20 ms:                       no data" in render(summary).splitlines()
+    assert not any("warm-up" in note for note in simulated(warmup_s=4.0).notes)
 
 
 def test_goodput_counts_requests_that_meet_all_targets():
