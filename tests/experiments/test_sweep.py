@@ -311,6 +311,13 @@ def test_a_warm_up_is_found_and_left_out_of_every_run(base):
         sweep(base, warm_up=float("nan"))
 
 
+def test_where_the_warm_up_leaves_no_request_nothing_is_said_of_the_targets(base):
+    found = sweep(base, rates=[5, 20], replications=2, slo="ttft_p90=500ms", warm_up=1e6, workers=1)
+    assert list(found.summary["verdict"]) == ["no data", "no data"]
+    assert found.capacities == ()
+    assert "every target is met" not in screen.render(found).lower()
+
+
 def test_the_knob_and_the_budget_have_figures_of_their_own(base):
     one = sweep(base, {"max_num_batched_tokens": [256, 2048]}, replications=1, workers=1)
     assert one.figures == ["knob_curves", "budget_strips"]

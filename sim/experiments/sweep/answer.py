@@ -17,6 +17,7 @@ from sim.scenario import SloTarget
 from sim.statistics.intervals import Interval, jackknife_interval, paired_difference
 
 MET, MISSED, CLOSE, FAILED, NO_SLO = "met", "missed", "too close to say", "failed", ""
+NO_DATA = "no data"
 Targets = Mapping[str, SloTarget]
 Floats = NDArray[np.float64]
 
@@ -90,7 +91,9 @@ class Best:
 
 
 def verdicts(table: pd.DataFrame, targets: Targets) -> list[str]:
-    """Of each cell: whether every target is met, some target missed, or the interval holds the target."""
+    """Of each cell: whether every target is met, some target missed, or the interval holds the target; no
+    data, if in some replication no request was judged.
+    """
     with_percentile = {key: t.percentile for key, t in targets.items() if t.percentile is not None}
     found = []
     for _, row in table.iterrows():
@@ -98,7 +101,7 @@ def verdicts(table: pd.DataFrame, targets: Targets) -> list[str]:
             found.append(FAILED)
             continue
         each = [_verdict(row, attainment_column(key), p / 100.0) for key, p in with_percentile.items()]
-        worst = next((verdict for verdict in (MISSED, CLOSE, MET) if verdict in each), NO_SLO)
+        worst = next((verdict for verdict in (MISSED, NO_DATA, CLOSE, MET) if verdict in each), NO_SLO)
         found.append(worst)
     return found
 
@@ -106,7 +109,7 @@ def verdicts(table: pd.DataFrame, targets: Targets) -> list[str]:
 def _verdict(row: pd.Series, column: str, wanted: float) -> str:
     estimate, low, high = row[column], row[f"{column}_low"], row[f"{column}_high"]
     if isnan(estimate):
-        return CLOSE
+        return NO_DATA
     if isnan(low):
         return MET if estimate >= wanted else MISSED
     if low >= wanted:
@@ -128,7 +131,8 @@ def capacities(replications: pd.DataFrame, paths: Sequence[str], targets: Target
     found = []
     groups = replications.groupby(others, sort=False, dropna=False) if others else [((), replications)]
     for values, rows in groups:
-        if rows["error"].notna().any() or rows[RATE].nunique() < 2:
+        attained = rows[[attainment_column(key) for key in shares]]
+        if rows["error"].notna().any() or attained.isna().any(axis=None) or rows[RATE].nunique() < 2:
             continue
         own = dict(zip(others, values if isinstance(values, tuple) else (values,), strict=True))
         found.append(_capacity(own, rows, shares))
