@@ -14,13 +14,13 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sim.errors import InputError, input_error
+from sim.errors import Fault, InputError, input_error
 from sim.run_checks import PREEMPTIONS, REQUESTS, STEPS, SUMMARY, row_faults, table_faults
 from sim.scenario import Scenario, load_scenario
 from sim.scenario.resolved import dump_resolved
@@ -112,13 +112,18 @@ def load(folder: Path | str) -> SavedRun:
     if missing:
         raise input_error(f"is no run folder: {', '.join(missing)} missing", where=str(folder))
     scenario = load_scenario(folder / _SCENARIO)
-    try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        requests, steps = pd.read_csv(folder / REQUESTS), pd.read_csv(folder / STEPS)
-        has_preemptions = (folder / PREEMPTIONS).is_file()
-        preemptions = pd.read_csv(folder / PREEMPTIONS) if has_preemptions else None
-    except (OSError, ValueError, RecursionError) as error:
-        raise input_error(f"cannot be read: {error}", where=str(folder)) from None
+    names = [REQUESTS, STEPS, *([PREEMPTIONS] if (folder / PREEMPTIONS).is_file() else [])]
+    readers: dict[str, Callable[[Path], Any]] = {SUMMARY: _read_summary, **dict.fromkeys(names, pd.read_csv)}
+    read, faults = {}, []
+    for name, reader in readers.items():
+        try:
+            read[name] = reader(folder / name)
+        except (OSError, ValueError, RecursionError) as error:
+            faults.append(Fault(str(folder / name), None, f"cannot be read: {_damage(error)}"))
+    if faults:
+        raise InputError(faults)
+    summary, requests, steps = read[SUMMARY], read[REQUESTS], read[STEPS]
+    preemptions = read.get(PREEMPTIONS)
     if not isinstance(summary, dict) or not isinstance(summary.get("notes"), list):
         raise input_error("is not the summary of a run: no notes in it", where=str(folder / SUMMARY))
     tables = {REQUESTS: requests, STEPS: steps}
@@ -145,6 +150,24 @@ def load_all(folders: Sequence[Path]) -> list[SavedRun]:
     if faults:
         raise InputError(faults)
     return runs
+
+
+def _read_summary(path: Path) -> object:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _damage(error: Exception) -> str:
+    """What is wrong with a file that could not be read, in a few words."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 text: byte {error.start}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON from line {error.lineno}, column {error.colno} on"
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    if isinstance(error, OSError):
+        return _reason(error)
+    told = " ".join(str(error).split())
+    return f"{told[:1].lower()}{told[1:]}"
 
 
 def _write_tables(result: RunResult, folder: Path) -> None:

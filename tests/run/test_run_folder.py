@@ -139,6 +139,21 @@ def test_a_damaged_file_is_named(result, tmp_path, name, text, said):
     assert said in str(caught.value)
 
 
+def test_every_file_that_cannot_be_read_is_named(tmp_path):
+    folder = run_folder.write(preempting(), tmp_path)
+    (folder / "summary.json").write_text('{"notes": [],\n "x": ')
+    (folder / "steps.csv").write_bytes(b"")
+    (folder / "requests.csv").write_bytes(bytes(range(256)) * 40)
+    (folder / "preemptions.csv").write_bytes(b'a,b\n1,2,3,4,5\n"')
+    with pytest.raises(InputError) as caught:
+        run_folder.load(folder)
+    named = [fault.where for fault in caught.value.faults]
+    assert named == [
+        str(folder / name) for name in ("summary.json", "requests.csv", "steps.csv", "preemptions.csv")
+    ]
+    assert "cannot be read: not JSON from line 2, column " in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["requests.csv", "steps.csv", "preemptions.csv"])
 @pytest.mark.parametrize("cut", ["mid-row", "between rows"])
 def test_a_table_cut_short_is_named(tmp_path, name, cut):
