@@ -17,7 +17,7 @@ from sim.scenario.checks import scenario_faults
 from sim.scenario.faults import unknown_null_faults, validation_faults
 from sim.scenario.overrides import apply_overrides
 from sim.scenario.places import Places
-from sim.scenario.scenario import Scenario
+from sim.scenario.scenario import MOST_NAME_LETTERS, NAME_PATTERN, Scenario
 from sim.scenario.yaml_source import Data, read_yaml
 
 _SUFFIXES = (".yaml", ".yml")
@@ -42,9 +42,11 @@ def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Sc
         raise InputError(
             [*faults, Fault(places.where(()), None, "must be a mapping of fields, such as model: ...")]
         )
-    data.setdefault("name", Path(file).stem)
     data = _rebase_paths(data, folder)
     data, override_faults = apply_overrides(data, places, overrides)
+    if isinstance(data, dict) and "name" not in data:
+        data, name_faults = _named_by_file(data, file)
+        faults = [*faults, *name_faults]
     return _validate(data, places, [*faults, *override_faults])
 
 
@@ -70,6 +72,16 @@ def _validate(data: Data, places: Places, faults: list[Fault]) -> Scenario:
     if faults := [*faults, *scenario_faults(scenario)]:
         raise InputError(sorted(faults, key=_reading_order))
     return scenario
+
+
+def _named_by_file(data: dict[str, Data], file: str) -> tuple[dict[str, Data], list[Fault]]:
+    """The data with a name, which comes from the file; a fault if that cannot name results."""
+    name = Path(file).stem
+    if re.fullmatch(NAME_PATTERN, name) and len(name) <= MOST_NAME_LETTERS:
+        return {"name": name, **data}, []
+    wanted = f"up to {MOST_NAME_LETTERS} letters a-z, digits, '.', '_' and '-', a letter or digit first"
+    told = f"is taken from the file's name, but {name!r} cannot name results; give the field name ({wanted})"
+    return data, [Fault(file, "name", told)]
 
 
 def _reading_order(fault: Fault) -> tuple[float, float]:

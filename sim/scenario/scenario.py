@@ -16,6 +16,8 @@ from sim.scenario.section import NonNegativeFloat, PositiveFloat, Section
 from sim.scenario.slo import Slo
 from sim.scenario.workload import MixWorkload, Workload
 
+NAME_PATTERN, MOST_NAME_LETTERS = r"^[A-Za-z0-9][A-Za-z0-9._-]*$", 100
+
 
 class Scenario(Section):
     """A cluster, the traffic that it gets, and the latency it promises."""
@@ -23,8 +25,8 @@ class Scenario(Section):
     name: Annotated[
         str,
         Field(
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-            max_length=100,
+            pattern=NAME_PATTERN,
+            max_length=MOST_NAME_LETTERS,
             description="names the results; default: file name",
         ),
     ] = "scenario"

@@ -310,3 +310,15 @@ def test_a_text_that_cannot_be_the_name_of_a_file_is_a_fault(tmp_path: Path) -> 
         load_scenario("x" * 5000 + ".yaml")
     trace = GOOD[: GOOD.index("  kind")] + "  kind: trace\n  path: " + "x" * 5000
     assert load_text(tmp_path, trace).workload.kind == "trace"
+
+
+@pytest.mark.parametrize("stem", ["ü ñ", ".hidden", "a" * 101])
+def test_a_file_whose_name_cannot_name_results_is_told_so(tmp_path, stem):
+    file = tmp_path / f"{stem}.yaml"
+    file.write_text(f"# no name here\n{GOOD}", encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_scenario(file)
+    assert str(caught.value).startswith(f"{file}: name: is taken from the file's name, but {stem!r} cannot")
+    assert load_scenario(file, ["name=mine"]).name == "mine"
+    file.write_text(f"name: yours\n{GOOD}", encoding="utf-8")
+    assert load_scenario(file).name == "yours"
