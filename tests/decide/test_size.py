@@ -55,6 +55,20 @@ def test_an_engine_that_serves_one_at_a_time_has_the_capacity_of_m_d_1():
     assert not found.fleets
 
 
+def test_where_the_warm_up_leaves_no_request_no_promise_is_called_broken():
+    found = size("quickstart", rate=4.0, slo=SLO, overrides=[*SHORT, "warmup_s=1e9"], **QUICK)
+    said = screen.render(found)
+    assert "a run has no request to judge: its warm-up or its horizon left none" in said
+    assert "No candidate can run." in said
+    assert "keeps the promise" not in said
+
+
+def test_a_warm_up_that_swallows_the_fastest_runs_alone_is_no_hindrance():
+    found = size("quickstart", slo=SLO, overrides=[*SHORT, "warmup_s=0.5"], **QUICK)
+    assert found.found[0].error is None
+    assert found.found[0].rate_per_s > 0.0
+
+
 def test_the_smallest_fleet_keeps_the_promise_and_one_replica_fewer_does_not(two):
     for number, fleet in two.answers.items():
         assert fleet.tried[fleet.replicas].is_met

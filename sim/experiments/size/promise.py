@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, isnan
 
 from sim.experiments.points import Outcome
 from sim.experiments.sweep.measures import attainment_column, measures
@@ -15,6 +15,8 @@ from sim.statistics.intervals import Interval, replication_interval
 JOINT = "slo_attainment"
 DEFAULT_ATTAINMENT = 0.99
 MET, MISSED, CLOSE, BROKEN = "met", "missed", "too close to say", "no result"
+NO_DATA = "no data"
+NOTHING_JUDGED = "a run has no request to judge: its warm-up or its horizon left none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,12 @@ def judge(promise: Promise, outcomes: Sequence[Outcome]) -> Judgement:
         return Judgement(verdict, nothing, {}, tuple(promise.shares), {}, summaries, error)
     columns = dict.fromkeys((JOINT, *(attainment_column(key) for key in promise.targets), *promise.shares))
     found = {column: _share(column, rows) for column in columns if column in rows[0]}
+    numbers = {name: _mean([row[name] for row in rows]) for name in rows[0]}
+    if any(isnan(found[column].estimate) for column in promise.shares):
+        return Judgement(NO_DATA, nothing, {}, tuple(promise.shares), numbers, summaries, NOTHING_JUDGED)
     verdicts = {column: _verdict(found[column], wanted) for column, wanted in promise.shares.items()}
     worst = next(each for each in (MISSED, CLOSE, MET) if each in verdicts.values())
     failing = tuple(column for column, verdict in verdicts.items() if verdict != MET)
-    numbers = {name: _mean([row[name] for row in rows]) for name in rows[0]}
     return Judgement(worst, found[JOINT], found, failing, numbers, summaries)
 
 

@@ -93,7 +93,8 @@ def _fleets(sizing: Sizing) -> Iterator[str]:
     rows = [row for row in _records(table, "candidate") if row["seeds"] != 1 or sizing.replications == 1]
     rows = [row for row in rows if row["role"] or not _has_answer(row, rows)]
     if not rows:
-        yield "  none: no candidate keeps the promise at any rate"
+        nothing = all(capacity.error for capacity in sizing.found.values())
+        yield f"  none: no candidate {'ran' if nothing else 'keeps the promise at any rate'}"
         return
     columns = _setting_columns(sizing, rows)
     columns["replicas"] = [_count(row, "replicas") for row in rows]
@@ -129,7 +130,7 @@ def _confirmations(sizing: Sizing) -> Iterator[str]:
         said = f"{label}: the capacity of one replica says {fleet.arithmetic}"
         if fleet.replicas is None:
             last = max(fleet.tried)
-            yield f"{said}; not even {last} keep the promise"
+            yield f"{said}; {fleet.tried[last].error or f'not even {last} keep the promise'}"
         elif fleet.replicas > fleet.arithmetic:
             yield f"{said}; the run of that fleet failed, so {fleet.replicas - fleet.arithmetic} more"
         elif fleet.replicas < fleet.arithmetic:
@@ -142,7 +143,7 @@ def _binding(sizing: Sizing) -> Iterator[str]:
     for number in sorted(chosen, key=lambda n: sizing.candidates[n].label):
         if sizing.found[number].error is None:
             yield f"{sizing.candidates[number].label}: {sizing.bound(number)}"
-    if not sizing.found:
+    if all(capacity.error for capacity in sizing.found.values()):
         yield "No candidate can run."
     elif not any(capacity.rate_per_s for capacity in sizing.found.values()):
         yield "No candidate keeps the promise, not even with next to no load: more replicas would not help."

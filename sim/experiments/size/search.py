@@ -12,7 +12,7 @@ from math import ceil, sqrt
 from typing import NamedTuple
 
 from sim.experiments.size.load import SATURATING_PER_S
-from sim.experiments.size.promise import BROKEN, CLOSE, Judgement
+from sim.experiments.size.promise import BROKEN, CLOSE, NO_DATA, Judgement
 
 _START, _BEYOND, _LIGHT = 0.7, 1.3, 0.05
 """Of the throughput with all requests at once: where the search starts, where promises break as a
@@ -52,7 +52,7 @@ class Capacity:
     def error(self) -> str | None:
         """What went wrong with a run so that nothing can be said; None if nothing did."""
         ends = (self.kept, self.broken)
-        return next((each.error for each in ends if each and each.verdict == BROKEN), None)
+        return next((each.error for each in ends if each and each.verdict in (BROKEN, NO_DATA)), None)
 
 
 def find_capacity(replicas: int, seeds: int, precision: float, peak: float = 1.0) -> Runs:
@@ -168,7 +168,7 @@ def find_fleet(
     while not keeps:
         if (yield from attempt(trial)):
             keeps = trial
-        elif trial == most or tried[trial].verdict == BROKEN:
+        elif trial == most or tried[trial].verdict in (BROKEN, NO_DATA):
             return fleet
         else:
             fails, trial, step = trial, min(most, trial + step), 2 * step
