@@ -48,8 +48,9 @@ class Capacity:
     """The highest rate up to which a configuration keeps its targets, in 1/s, from all replications.
 
     `by_target` says so of each target alone, `joint` of all of them, `runs` for each replication; a rate of 0
-    stands for one below all that were tried. `at_least` marks rates that the sweep
-    did not exceed, `below` is its lowest rate where not even that was kept by all replications.
+    stands for one below all that were tried. `at_least` marks rates that the sweep did not exceed, `below` is
+    its lowest rate where not even that was kept by all replications. `tried` are the rates of the sweep on
+    both sides of `joint`: between them nothing was simulated.
     """
 
     setting: dict[str, object]
@@ -58,6 +59,7 @@ class Capacity:
     runs: tuple[float, ...]
     at_least: bool
     below: float | None
+    tried: tuple[float, float]
 
     @property
     def label(self) -> str:
@@ -152,6 +154,7 @@ def _capacity(setting: dict[str, object], rows: pd.DataFrame, shares: Mapping[st
     without = [held(np.delete(every, index)) for index in every] if len(every) > 1 else []
     runs = tuple(min(held(np.array([index])).values()) for index in every)
     joint = jackknife_interval(min(together.values()), [min(each.values()) for each in without])
+    place = min(max(int(np.searchsorted(rate, joint.estimate)), 1), len(rate) - 1)
     return Capacity(
         setting,
         {key: jackknife_interval(together[key], [each[key] for each in without]) for key in shares},
@@ -159,6 +162,7 @@ def _capacity(setting: dict[str, object], rows: pd.DataFrame, shares: Mapping[st
         runs,
         at_least=all(one == rate[-1] for one in runs),
         below=float(rate[0]) if 0.0 in runs else None,
+        tried=(float(rate[place - 1]), float(rate[place])),
     )
 
 

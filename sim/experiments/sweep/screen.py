@@ -117,7 +117,9 @@ def _capacity(found: Capacity) -> str:
     breaks = f"{found.first_to_break} breaks first" if len(found.by_target) > 1 else ""
     alone = f" ({each}: {breaks})" if breaks else ""
     low = f"; some replications miss them at {found.below:g}" if found.below is not None else ""
-    return f"every target is met up to {_with_ends(found.joint)} req/s{alone}{low}"
+    lower, upper = found.tried
+    between = f", on a line between {lower:g} and {upper:g}" if upper > 1.25 * lower else ""
+    return f"every target is met up to {_with_ends(found.joint)} req/s{between}{alone}{low}"
 
 
 def _money(sweep: Sweep, found: Capacity) -> str:
