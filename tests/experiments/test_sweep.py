@@ -218,6 +218,7 @@ def test_the_answer_names_the_highest_rate_and_what_breaks_first(rates):
     (capacity,) = rates.capacities
     assert capacity.first_to_break == "tpot_p90"
     assert 5 < capacity.joint.estimate < 80
+    assert capacity.tried[0] <= capacity.joint.estimate <= capacity.tried[1]
     assert capacity.joint.estimate == pytest.approx(capacity.by_target["tpot_p90"].estimate)
     assert capacity.by_target["ttft_p90"].estimate > capacity.joint.estimate
     verdicts = list(rates.summary["verdict"])
