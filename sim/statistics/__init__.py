@@ -8,7 +8,7 @@ from sim.statistics.batch_means import batch_means
 from sim.statistics.intervals import Interval, jackknife_interval, paired_difference, replication_interval
 from sim.statistics.percentiles import Trust, trust_in_percentile
 from sim.statistics.precision import replications_needed, two_stage_interval
-from sim.statistics.proportions import wilson_interval
+from sim.statistics.proportions import trials_to_show, wilson_interval
 from sim.statistics.warm_up import WarmUp, mser5
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "paired_difference",
     "replication_interval",
     "replications_needed",
+    "trials_to_show",
     "trust_in_percentile",
     "two_stage_interval",
     "wilson_interval",

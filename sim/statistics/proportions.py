@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import nan, sqrt
+from math import ceil, nan, sqrt
 from statistics import NormalDist
 
 from sim.statistics.intervals import LEVEL, Interval
@@ -25,3 +25,12 @@ def wilson_interval(successes: int, trials: int, level: float = LEVEL) -> Interv
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == trials else centre + half
     return Interval(share, low, high, trials, level)
+
+
+def trials_to_show(share: float, level: float = LEVEL) -> int:
+    """The fewest trials, all successes, whose score interval lies above a `share` below 1.
+
+    With n successes of n its lower end is n / (n + z²).
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    return ceil(z * z * share / (1.0 - share))

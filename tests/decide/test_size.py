@@ -8,8 +8,11 @@ import re
 import pytest
 
 from sim import InputError, load_scenario, simulate, size
-from sim.experiments.size import screen
+from sim.experiments.size import folder, screen
+from sim.experiments.size.conclusion import is_open
 from sim.experiments.size.prices import read_prices
+from sim.experiments.size.promise import JOINT, MISSED, Judgement, Promise
+from sim.statistics.intervals import replication_interval
 from tests.cli.helpers import dryserve
 from tests.decide.helpers import m_d_1_capacity, one_at_a_time
 
@@ -145,6 +148,41 @@ def test_a_promise_that_no_replica_keeps_even_alone_is_said_to_be_so():
     assert not found.has_answer
     assert "not even with next to no load" in said
     assert found.smallest is None
+
+
+def test_too_few_requests_to_show_a_promise_are_no_proof_against_it():
+    """Two seeds of 90 judged requests, all in time: the interval begins below the 99 % promised."""
+    found = size("kv-starved", rate=5.0, **{**QUICK, "requests": 100})
+    said = screen.render(found)
+    assert "No candidate keeps the promise" not in said
+    assert re.search(
+        r"too few requests to say, even at .* 2 seeds of 100 leave \d+ to judge, .* 381 to", said
+    )
+    assert "? (at " in said
+    (told,) = folder.as_json(found)["conclusions"]
+    assert told in said
+    enough = int(re.search(r"--requests (\d+)", told)[1])
+    assert size("kv-starved", **{**QUICK, "requests": enough}).has_answer
+
+
+def test_one_run_whose_requests_could_have_kept_the_promise_proves_nothing_against_it():
+    promise = Promise({}, {JOINT: 0.99})
+
+    def one_run(share: float) -> Judgement:
+        found = replication_interval([share])
+        return Judgement(MISSED, found, {JOINT: found}, (JOINT,), {}, [{"slo_judged_requests": 100}])
+
+    assert is_open(one_run(0.98), promise)
+    assert not is_open(one_run(0.90), promise)
+
+
+def test_what_binds_is_told_with_the_runs_that_it_was_seen_in(two):
+    for number, fleet in two.answers.items():
+        runs = fleet.replicas - 1 or fleet.replicas
+        assert re.search(rf"\(with {runs} replicas?, (where the promise|too close)", two.bound(number))
+    alone = size("quickstart", slo=SLO, overrides=SHORT, **QUICK)
+    rate = f"{alone.found[0].above_per_s:.3g}"
+    assert f"(at {rate} req/s, " in screen.render(alone)
 
 
 def test_so_many_gpus_are_shared_out_among_replicas():

@@ -15,6 +15,7 @@ from sim.statistics import (
     paired_difference,
     replication_interval,
     replications_needed,
+    trials_to_show,
     trust_in_percentile,
     two_stage_interval,
     wilson_interval,
@@ -60,6 +61,12 @@ def test_wilson_by_hand_and_at_the_ends():
     assert (none.low, round(none.high, 4)) == (0.0, 0.1611)
     assert wilson_interval(20, 20).high == 1.0
     assert isnan(wilson_interval(0, 0).estimate)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99, 0.999])
+def test_the_fewest_trials_that_show_a_share_are_just_enough(share):
+    few = trials_to_show(share)
+    assert wilson_interval(few, few).low >= share > wilson_interval(few - 1, few - 1).low
     with pytest.raises(ValueError, match="no share"):
         wilson_interval(3, 2)
 

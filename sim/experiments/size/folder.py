@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sim.experiments.answer_folder import draw_figures, json_text, plain, records, write_folder
+from sim.experiments.size.conclusion import conclusions
 from sim.summary import Json
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def as_json(sizing: Sizing) -> dict[str, Json]:
         **question(sizing),
         "smallest": label(sizing.smallest),
         "cheapest": label(sizing.cheapest),
+        "conclusions": list(conclusions(sizing)),
         "capacities": records(sizing.capacity_table),
         "fleets": records(sizing.fleet_table),
         "arithmetic": {

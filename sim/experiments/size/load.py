@@ -66,6 +66,11 @@ def _parts(section: WorkloadSection) -> list[tuple[str, WorkloadSection]]:
     return [(f"workload.workloads.{name}", part) for name, part in section.workloads.items()]
 
 
+def has_curve(scenario: Scenario) -> bool:
+    """Whether the rate has a curve, whose time is the length of a run."""
+    return any(getattr(part, "rate_curve", None) is not None for _, part in _parts(scenario.workload))
+
+
 def unit(scenario: Scenario) -> str:
     """What the rate counts."""
     return "sessions/s" if getattr(scenario.workload, "sessions", None) is not None else "req/s"
@@ -73,9 +78,8 @@ def unit(scenario: Scenario) -> str:
 
 def warms_up(scenario: Scenario) -> bool:
     """Whether the first tenth of a run is left out: not where arrivals have a pattern of their own."""
-    parts = [part for _, part in _parts(scenario.workload)]
-    curved = any(getattr(part, "rate_curve", None) is not None for part in parts)
-    return not scenario.warmup_s and not curved and not any(isinstance(p, TraceWorkload) for p in parts)
+    replayed = any(isinstance(part, TraceWorkload) for _, part in _parts(scenario.workload))
+    return not scenario.warmup_s and not has_curve(scenario) and not replayed
 
 
 def at_rate(scenario: Scenario, rate_per_s: float, requests: int) -> Scenario:

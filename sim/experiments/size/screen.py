@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from sim.experiments.size.binding import CLOSE_WORDS
 from sim.experiments.size.candidates import GPU, TENSOR
+from sim.experiments.size.conclusion import conclusions
 from sim.experiments.size.load import unit, warms_up
+from sim.experiments.size.promise import CLOSE
 from sim.experiments.sweep.tables import words
 from sim.experiments.text_table import columns_of_text
 
@@ -55,7 +57,9 @@ def _capacities(sizing: Sizing) -> Iterator[str]:
     if sizing.num_gpus is not None:
         columns["replicas"] = [_count(row, "replicas") for row in shown]
     columns[what] = [_rate(row) for row in shown]
-    columns["per GPU"] = [_number(row, "rate_per_s_per_gpu", ".3g") for row in shown]
+    columns["per GPU"] = [
+        "-" if _get(row, "rate_per_s") == 0.0 else _number(row, "rate_per_s_per_gpu", ".3g") for row in shown
+    ]
     columns |= _judged_columns(shown)
     columns["KV tokens/GPU"] = [_number(row, "kv_tokens_per_gpu", ",.0f") for row in shown]
     if any(_get(row, "gpus_per_replica") > 1 for row in shown):
@@ -71,6 +75,8 @@ def _capacities(sizing: Sizing) -> Iterator[str]:
 def _rate(row: Record) -> str:
     """The highest rate that held; a rate above all that were tried is marked."""
     held, above = _get(row, "rate_per_s"), _get(row, "above_per_s")
+    if held == 0.0 and _close(row):
+        return f"? (at {above:.3g})"
     if held == 0.0:
         return f"< {above:.3g}" if isfinite(above) else "-"
     return f"{held:.3g} (not {above:.3g})" if isfinite(above) else f">= {held:.3g}"
@@ -78,7 +84,14 @@ def _rate(row: Record) -> str:
 
 def _breaks(row: Record) -> str:
     told = row.get("breaks")
-    return told.removesuffix(CLOSE_WORDS) if isinstance(told, str) else ""
+    if not isinstance(told, str) or (_close(row) and _get(row, "rate_per_s") == 0.0):
+        return str(told or "")
+    return told.removesuffix(CLOSE_WORDS)
+
+
+def _close(row: Record) -> bool:
+    """Whether the lowest rate that is not shown to hold is not shown to break either."""
+    return str(row.get("breaks")).endswith(CLOSE_WORDS)
 
 
 def _cannot(sizing: Sizing) -> Iterator[str]:
@@ -94,7 +107,7 @@ def _fleets(sizing: Sizing) -> Iterator[str]:
     rows = [row for row in rows if row["role"] or not _has_answer(row, rows)]
     if not rows:
         nothing = all(capacity.error for capacity in sizing.found.values())
-        yield f"  none: no candidate {'ran' if nothing else 'keeps the promise at any rate'}"
+        yield f"  none: no candidate {'ran' if nothing else 'is shown to keep the promise at any rate'}"
         return
     columns = _setting_columns(sizing, rows)
     columns["replicas"] = [_count(row, "replicas") for row in rows]
@@ -130,9 +143,13 @@ def _confirmations(sizing: Sizing) -> Iterator[str]:
         said = f"{label}: the capacity of one replica says {fleet.arithmetic}"
         if fleet.replicas is None:
             last = max(fleet.tried)
-            yield f"{said}; {fleet.tried[last].error or f'not even {last} keep the promise'}"
+            close = fleet.tried[last].verdict == CLOSE
+            failed = f"of {last} it is too close to say" if close else f"not even {last} keep the promise"
+            yield f"{said}; {fleet.tried[last].error or failed}"
         elif fleet.replicas > fleet.arithmetic:
-            yield f"{said}; the run of that fleet failed, so {fleet.replicas - fleet.arithmetic} more"
+            close = fleet.tried[fleet.arithmetic].verdict == CLOSE
+            what = "runs of that fleet are too close to say" if close else "the run of that fleet failed"
+            yield f"{said}; {what}, so {fleet.replicas - fleet.arithmetic} more"
         elif fleet.replicas < fleet.arithmetic:
             yield f"{said}; {fleet.replicas} together behind the router keep it too"
 
@@ -143,12 +160,7 @@ def _binding(sizing: Sizing) -> Iterator[str]:
     for number in sorted(chosen, key=lambda n: sizing.candidates[n].label):
         if sizing.found[number].error is None:
             yield f"{sizing.candidates[number].label}: {sizing.bound(number)}"
-    if all(capacity.error for capacity in sizing.found.values()):
-        yield "No candidate can run."
-    elif not any(capacity.rate_per_s for capacity in sizing.found.values()):
-        yield "No candidate keeps the promise, not even with next to no load: more replicas would not help."
-    elif sizing.rate_per_s is not None and not sizing.answers:
-        yield "No candidate keeps the promise at this rate."
+    yield from conclusions(sizing)
 
 
 def _setting_columns(sizing: Sizing, rows: Sequence[Record]) -> dict[str, list[str]]:

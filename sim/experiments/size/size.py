@@ -12,9 +12,9 @@ from sim.errors import Fault, InputError
 from sim.experiments.points import Progress, run_points
 from sim.experiments.size.binding import binding
 from sim.experiments.size.candidates import Candidate, make_candidates
-from sim.experiments.size.load import RunLength, load_faults, peak, run_length
+from sim.experiments.size.load import RunLength, load_faults, peak, run_length, unit
 from sim.experiments.size.prices import Prices, read_prices
-from sim.experiments.size.promise import Promise, make_promise
+from sim.experiments.size.promise import CLOSE, Judgement, Promise, make_promise
 from sim.experiments.size.rounds import AddedUp, Bench, Simulate
 from sim.experiments.size.rows import capacity_rows, fleet_rows
 from sim.experiments.size.search import Capacity, Fleet, find_capacity, find_fleet
@@ -84,17 +84,21 @@ class Sizing:
         return any(capacity.rate_per_s > 0.0 for capacity in self.found.values())
 
     def bound(self, number: int) -> str:
-        """What limits a candidate's fleet, or its replica without a rate, in a sentence."""
+        """What limits a candidate's fleet, or its replica without a rate, and in which runs; a sentence."""
         candidate, capacity = self.candidates[number], self.found[number]
         fleet = self.answers.get(number)
         if fleet is not None and fleet.replicas is not None:
             less = fleet.tried.get(fleet.replicas - 1)
-            broken = None if less is None or less.error else less
+            broken = None if less is None or not less.numbers else less
             at = fleet.replicas if broken is None else fleet.replicas - 1
-            return binding(candidate, fleet.tried[fleet.replicas], broken, at)
+            runs = f"with {at} replica{'s' if at > 1 else ''}, {_kept_words(broken)}"
+            return f"{binding(candidate, fleet.tried[fleet.replicas], broken, at)} ({runs})"
         judged = capacity.kept or capacity.broken
         assert judged is not None
-        return binding(candidate, judged, capacity.broken, capacity.replicas)
+        broken = capacity.broken if capacity.broken is not None and capacity.broken.numbers else None
+        rate = capacity.rate_per_s if broken is None else capacity.above_per_s
+        runs = f"at {rate:.3g} {unit(self.base)}, {_kept_words(broken)}"
+        return f"{binding(candidate, judged, broken, capacity.replicas)} ({runs})"
 
     def _gpus(self, number: int) -> int:
         return (self.fleets[number].replicas or 0) * self.candidates[number].gpus
@@ -245,6 +249,12 @@ def _search(
     holding = {n: capacity for n, capacity in found.items() if capacity.rate_per_s > 0.0}
     most = max(replications, MOST_REPLICATIONS) if replications > 1 else replications
     return found, bench.run(able, {n: find_fleet(c, rate, replications, most) for n, c in holding.items()})
+
+
+def _kept_words(broken: Judgement | None) -> str:
+    if broken is None:
+        return "where the promise is kept"
+    return CLOSE if broken.verdict == CLOSE else "where the promise breaks"
 
 
 def _with_whole_replicas(candidate: Candidate, num_gpus: int | None) -> Candidate:
