@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.options import Address, Backend, Slo, Workers
+
 
 def compare(
     scenario: Annotated[str, typer.Argument(help="Name of a shipped scenario, or path of a .yaml file.")],
@@ -21,9 +23,7 @@ def compare(
         list[str] | None,
         typer.Option(metavar="PATH=VALUES", help="One variant for each value, such as watermark=0,0.05."),
     ] = None,
-    slo: Annotated[
-        str | None, typer.Option(help="Latency targets, such as ttft_p99=1s,tpot_p99=40ms.")
-    ] = None,
+    slo: Slo = None,
     replications: Annotated[
         int | None, typer.Option(help="Runs of each variant, with different seeds; default 10.")
     ] = None,
@@ -35,13 +35,9 @@ def compare(
         list[str] | None,
         typer.Option("--set", metavar="A.B=C", help="Override a field in all variants."),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Runs at once; default: the cores. 1 stays in this process.")
-    ] = None,
-    backend: Annotated[str, typer.Option(help="loky (this machine), dask or ray (a cluster).")] = "loky",
-    address: Annotated[
-        str | None, typer.Option(help="Scheduler of the cluster, such as tcp://10.0.0.1:8786.")
-    ] = None,
+    workers: Workers = None,
+    backend: Backend = "loky",
+    address: Address = None,
     out: Annotated[Path, typer.Option(help="Folder for results; the comparison gets its own below.")] = Path(
         "comparisons"
     ),

@@ -1,6 +1,17 @@
-"""Values of options that several commands read alike."""
+"""Options that several commands have: each declared once, and its value read alike."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Slo = Annotated[str | None, typer.Option(help="Latency targets, such as ttft_p99=1s,tpot_p99=40ms.")]
+Workers = Annotated[
+    int | None, typer.Option(help="Runs at once; default: the cores. 1 stays in this process.")
+]
+Backend = Annotated[str, typer.Option(help="loky (this machine), dask or ray (a cluster).")]
+Address = Annotated[str | None, typer.Option(help="Scheduler of the cluster, such as tcp://10.0.0.1:8786.")]
 
 
 def read_share(text: str, option: str) -> float:

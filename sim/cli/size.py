@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.options import Address, Backend, Slo, Workers
+
 
 def size(
     scenario: Annotated[str, typer.Argument(help="Name of a shipped scenario, or path of a .yaml file.")],
@@ -18,9 +20,7 @@ def size(
     num_gpus: Annotated[
         int | None, typer.Option(help="Give every candidate so many GPUs, and find the rate they take.")
     ] = None,
-    slo: Annotated[
-        str | None, typer.Option(help="Latency targets, such as ttft_p99=1s,tpot_p99=40ms.")
-    ] = None,
+    slo: Slo = None,
     attainment: Annotated[
         float | None,
         typer.Option(help="Share of requests that must keep all targets; default: each its own percentile."),
@@ -49,13 +49,9 @@ def size(
     precision: Annotated[
         str, typer.Option(help="How near the rates that hold and do not hold must come.")
     ] = "5%",
-    workers: Annotated[
-        int | None, typer.Option(help="Runs at once; default: the cores. 1 stays in this process.")
-    ] = None,
-    backend: Annotated[str, typer.Option(help="loky (this machine), dask or ray (a cluster).")] = "loky",
-    address: Annotated[
-        str | None, typer.Option(help="Scheduler of the cluster, such as tcp://10.0.0.1:8786.")
-    ] = None,
+    workers: Workers = None,
+    backend: Backend = "loky",
+    address: Address = None,
     out: Annotated[Path, typer.Option(help="Folder for results; the sizing gets its own below.")] = Path(
         "sizes"
     ),

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from sim.cli.options import Address, Backend, Slo, Workers
+
 
 def sweep(
     scenario: Annotated[str, typer.Argument(help="Name of a shipped scenario, or path of a .yaml file.")],
@@ -33,9 +35,7 @@ def sweep(
         str | None,
         typer.Option(help="Vary the rate: 1:20 (about ten steps), 1:20:2, 1..16 doublings, or 2,4,8."),
     ] = None,
-    slo: Annotated[
-        str | None, typer.Option(help="Latency targets, such as ttft_p99=1s,tpot_p99=40ms.")
-    ] = None,
+    slo: Slo = None,
     prices: Annotated[
         str | None, typer.Option(help="Prices of GPUs an hour, as h100-sxm=4.00,… or a file.")
     ] = None,
@@ -57,13 +57,9 @@ def sweep(
         typer.Option(help="Replicate until intervals are within this share of the mean, such as 5%."),
     ] = None,
     most_replications: Annotated[int, typer.Option(help="Stop --precision here.")] = 200,
-    workers: Annotated[
-        int | None, typer.Option(help="Runs at once; default: the cores. 1 stays in this process.")
-    ] = None,
-    backend: Annotated[str, typer.Option(help="loky (this machine), dask or ray (a cluster).")] = "loky",
-    address: Annotated[
-        str | None, typer.Option(help="Scheduler of the cluster, such as tcp://10.0.0.1:8786.")
-    ] = None,
+    workers: Workers = None,
+    backend: Backend = "loky",
+    address: Address = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="A.B=C", help="Override a field, such as cluster.replicas=2."),
