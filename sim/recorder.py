@@ -10,7 +10,6 @@ once.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from math import nan
 from typing import Any, NamedTuple
@@ -38,6 +37,9 @@ STEP_FIELDS = (
 )
 """One row of a `StepLog`, in order. Counts are as of the schedule() call that made the step; `bound` is an
 index into `cost_models.BOUNDS`."""
+
+StepCounts = tuple[int, int, int, int, int, int, int, int, int]
+"""The columns of a step from `decode_tokens` on."""
 
 _FLUSH_ROWS = 8192
 _COUNTS = len(STEP_FIELDS) - 2
@@ -82,7 +84,7 @@ def histogram(values: NDArray[np.integer[Any]], weights: Floats) -> Floats:
 class StepLog:
     """The steps of one replica, in the order in which they ended.
 
-    Columns gather in buffers and move to numpy every few thousand steps. End times are always kept (token
+    Columns gather in lists and move to numpy every few thousand steps. End times are always kept (token
     times need them, 8 bytes a step); the other columns only when `keep` is true. Totals are summed as steps
     pass.
     """
@@ -91,7 +93,17 @@ class StepLog:
         self.num_steps = 0
         self._keep = keep
         self._warmup_s = warmup_s
-        self._columns: list[array[Any]] = [array("d"), array("d"), *(array("i") for _ in range(_COUNTS))]
+        self._start_s: list[float] = []
+        self._end_s: list[float] = []
+        self._decode: list[int] = []
+        self._prefill: list[int] = []
+        self._recompute: list[int] = []
+        self._running: list[int] = []
+        self._waiting: list[int] = []
+        self._used: list[int] = []
+        self._cached: list[int] = []
+        self._preempted: list[int] = []
+        self._bound: list[int] = []
         self._ends: list[Floats] = []
         self._starts: list[Floats] = []
         self._num_stepss: list[NDArray[np.int32]] = []
@@ -101,19 +113,29 @@ class StepLog:
         self._by_bound = np.zeros(len(BOUNDS))
         self._by_used = np.zeros(1)
 
-    def append(self, row: tuple[Any, ...]) -> None:
-        """Add one step: the values of `STEP_FIELDS` in order."""
-        for column, value in zip(self._columns, row, strict=True):
-            column.append(value)
+    def append(self, start_s: float, end_s: float, counts: StepCounts) -> None:
+        """Add one step."""
+        decode, prefill, recompute, running, waiting, used, cached, preempted, bound = counts
+        self._start_s.append(start_s)
+        self._end_s.append(end_s)
+        self._decode.append(decode)
+        self._prefill.append(prefill)
+        self._recompute.append(recompute)
+        self._running.append(running)
+        self._waiting.append(waiting)
+        self._used.append(used)
+        self._cached.append(cached)
+        self._preempted.append(preempted)
+        self._bound.append(bound)
         self._note_added(1)
 
     def extend_decodes(
         self,
-        start_s: Sequence[float],
-        end_s: Sequence[float],
-        used_blocks: Sequence[int],
-        cached_blocks: Sequence[int],
-        bounds: Sequence[int],
+        start_s: list[float],
+        end_s: list[float],
+        used_blocks: list[int],
+        cached_blocks: list[int],
+        bounds: list[int],
         counts: tuple[int, int, int],
     ) -> None:
         """Add steps in a row that differ in these columns alone, one entry a step in each.
@@ -124,35 +146,47 @@ class StepLog:
         num_steps = len(end_s)
         if not num_steps:
             return
-        start, end, decode, prefill, recompute, running, waiting, used, cached, preempted, bound = (
-            self._columns
-        )
-        start.extend(start_s)
-        end.extend(end_s)
-        decode.extend(array("i", counts[:1]) * num_steps)
-        running.extend(array("i", counts[1:2]) * num_steps)
-        waiting.extend(array("i", counts[2:]) * num_steps)
-        used.extend(used_blocks)
-        cached.extend(cached_blocks)
-        bound.extend(bounds)
-        none = array("i", (0,)) * num_steps
-        for column in (prefill, recompute, preempted):
-            column.extend(none)
+        decode, running, waiting = counts
+        none = [0] * num_steps
+        self._start_s.extend(start_s)
+        self._end_s.extend(end_s)
+        self._decode.extend([decode] * num_steps)
+        self._prefill.extend(none)
+        self._recompute.extend(none)
+        self._running.extend([running] * num_steps)
+        self._waiting.extend([waiting] * num_steps)
+        self._used.extend(used_blocks)
+        self._cached.extend(cached_blocks)
+        self._preempted.extend(none)
+        self._bound.extend(bounds)
         self._note_added(num_steps)
 
     def _note_added(self, num_steps: int) -> None:
         self.num_steps += num_steps
-        while len(self._columns[0]) >= _FLUSH_ROWS:
+        while len(self._end_s) >= _FLUSH_ROWS:
             self._flush(_FLUSH_ROWS)
 
     def _flush(self, num_steps: int) -> None:
         """Move the first steps out of the buffers: always as many at a time, so that sums round alike."""
         if not num_steps:
             return
-        start_s, end_s, *rest = (np.array(column[:num_steps]) for column in self._columns)
-        for column in self._columns:
+        start_s, end_s = np.array(self._start_s[:num_steps]), np.array(self._end_s[:num_steps])
+        columns = (
+            self._decode,
+            self._prefill,
+            self._recompute,
+            self._running,
+            self._waiting,
+            self._used,
+            self._cached,
+            self._preempted,
+            self._bound,
+        )
+        counts = np.empty((num_steps, _COUNTS), dtype=np.int32)
+        for place, column in enumerate(columns):
+            counts[:, place] = column[:num_steps]
             del column[:num_steps]
-        counts = np.column_stack(rest).astype(np.int32, copy=False)
+        del self._start_s[:num_steps], self._end_s[:num_steps]
         # Steps of pipeline stages overlap; the time a step adds is what passes after the one before it ended.
         previous_s = np.concatenate(([self._last_end_s], end_s[:-1]))
         self._last_end_s = float(end_s[-1])
@@ -170,7 +204,7 @@ class StepLog:
 
     def end_s(self) -> Floats:
         """End time of each step, s, shape (num_steps,): when its tokens appeared."""
-        self._flush(len(self._columns[0]))
+        self._flush(len(self._end_s))
         self._ends = [np.concatenate(self._ends) if self._ends else np.empty(0)]
         return self._ends[0]
 
@@ -183,7 +217,7 @@ class StepLog:
 
     def totals(self) -> StepTotals:
         """The sums so far; times in seconds, blocks by number in use."""
-        self._flush(len(self._columns[0]))
+        self._flush(len(self._end_s))
         decode, prefill, recompute, preemptions = (int(n) for n in self._sums)
         busy_s = float(self._by_bound.sum())
         return StepTotals(
@@ -204,26 +238,22 @@ class TokenRuns:
         self._first_step = array("i")
         self._num_steps = array("i")
 
-    def on_step(
-        self,
-        step: int,
-        request_ids: Sequence[int],
-        num_steady: int = 0,
-        steady_ids: Callable[[], Iterable[int]] = tuple,
-    ) -> None:
-        """Note who got a token in this step, and nobody else: open their runs, close the others'.
+    def on_step(self, step: int, request_ids: list[int], num_steady: int = 0) -> bool:
+        """Note who got a token in this step: open the runs of `request_ids`.
 
-        These are `request_ids`, and as many as `num_steady` others whose runs are open; `steady_ids()` names
-        them if need be.
+        False if others had open runs than these and `num_steady` requests whose runs go on: see
+        `close_others`.
         """
         open_runs = self._open
         for request_id in request_ids:
             if request_id not in open_runs:
                 open_runs[request_id] = step
-        if len(open_runs) > len(request_ids) + num_steady:
-            got = {*request_ids, *steady_ids()}
-            for request_id in [r for r in open_runs if r not in got]:
-                self.close(request_id, step)
+        return len(open_runs) <= len(request_ids) + num_steady
+
+    def close_others(self, step: int, request_ids: set[int]) -> None:
+        """Nobody but `request_ids` got a token in this step: end the runs of all others."""
+        for request_id in [r for r in self._open if r not in request_ids]:
+            self.close(request_id, step)
 
     def close(self, request_id: int, next_step: int) -> None:
         """End the run of a request, if one is open: its last token came in the step before `next_step`."""

@@ -2,6 +2,7 @@
 
 * What engines do at a moment comes before what the outside world does at the same moment: arrivals, answers
   to clients and wake-ups are *late* events.
+* A sleep during which nothing else happens needs no event: the clock moves on at once (`Clock.skip_to`).
 * A sleep over many steps ends at the time at which the last of the single sleeps would have ended, to the
   last bit. No delay from now may give that time in floating point, so such a sleep is set by its end.
 """
@@ -32,6 +33,13 @@ class Clock(Environment):
     def schedule_at(self, event: Event, at_s: float, priority: EventPriority = NORMAL) -> None:
         """Let a triggered event come at exactly `at_s`, which must not have passed."""
         heappush(self._queue, (at_s, priority, next(self._eid), event))
+
+    def skip_to(self, at_s: float) -> bool:
+        """Move on to `at_s` at once if nothing is to happen until then, nor at that moment."""
+        if self._queue and self._queue[0][0] <= at_s:
+            return False
+        self._now = at_s
+        return True
 
 
 class LateEvent(Event):

@@ -10,17 +10,16 @@ have ended by now and the next one begun. Times are the ones of single steps, ad
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
 from collections.abc import Generator
-from itertools import accumulate
-from operator import itemgetter, sub
+from operator import itemgetter
 
 from simpy import Event
 
+from cost_models import DecodeRun
 from scheduler import Request, SchedulerOutput
 from sim.cluster.clock import Alarm, late_alarm
 from sim.cluster.replica import Batch, Replica
-from sim.recorder import StepLog
+from sim.recorder import StepCounts, StepLog
 
 _time = itemgetter(0)
 _REACH = (16, 1024)
@@ -52,7 +51,7 @@ class Plan:
         self.begins_s = begins_s
         self.start_s: list[float] = []
         self.end_s: list[float] = []
-        self.entry_s: list[float] = []
+        self.entry_s = self.end_s
         self.host_free_s: list[float] = []
         self.bounds = bounds
         self.update_s: list[float] = []
@@ -60,9 +59,58 @@ class Plan:
         self.num_waiting = num_waiting
         self.entering: list[tuple[float, Request]] = []
 
+    @property
+    def ends_s(self) -> float:
+        """When the last turn ends."""
+        return self.update_s[self.last]
+
     def scheduled_s(self, turn: int) -> float:
         """When the batch of a turn is scheduled."""
         return self.update_s[turn - 1] if turn else self.begins_s
+
+    def fill(self, gpu_s: list[float], host_s: float, host_free_s: float, gpu_free_s: float) -> None:
+        """Times of one batch after the other on one GPU, from when host and GPU are free on."""
+        now = self.begins_s
+        for one_s in gpu_s:
+            self.start_s.append(now if now > gpu_free_s else gpu_free_s)
+            host_free_s = (now if now > host_free_s else host_free_s) + host_s
+            self.host_free_s.append(host_free_s)
+            gpu_free_s = (host_free_s if host_free_s > gpu_free_s else gpu_free_s) + one_s
+            self.end_s.append(gpu_free_s)
+            until_end_s, until_free_s = gpu_free_s - now, host_free_s - now
+            if until_free_s > until_end_s:
+                until_end_s = until_free_s
+            if until_end_s > 0.0:
+                now += until_end_s
+            self.update_s.append(now)
+
+    def fill_ahead(
+        self, run: DecodeRun, in_flight_end_s: list[float], host_free_s: float, entry_s: float, end_s: float
+    ) -> None:
+        """Times of batches scheduled while others are in flight, on one GPU or in the stages of a pipeline.
+
+        `in_flight_end_s`: when those end. entry_s and end_s: as in `gpu.GpuQueue`.
+        """
+        now, host_s, ends = self.begins_s, run.host_s, in_flight_end_s
+        self.entry_s = []
+        for turn, gpu_s in enumerate(run.gpu_s):
+            stage_s = run.stage_s[turn]
+            self.start_s.append(now if now > entry_s else entry_s)
+            host_free_s = (now if now > host_free_s else host_free_s) + host_s
+            self.host_free_s.append(host_free_s)
+            begins_s = host_free_s if host_free_s > entry_s else entry_s
+            entry_s = begins_s + stage_s
+            self.entry_s.append(entry_s)
+            leaves_s, passes_s = begins_s + gpu_s, end_s + stage_s
+            end_s = leaves_s if leaves_s > passes_s else passes_s
+            self.end_s.append(end_s)
+            ends.append(end_s)
+            until_end_s, until_free_s = ends[turn] - now, host_free_s - now
+            if until_free_s > until_end_s:
+                until_end_s = until_free_s
+            if until_end_s > 0.0:
+                now += until_end_s
+            self.update_s.append(now)
 
 
 class PlannedReplica(Replica):
@@ -77,20 +125,28 @@ class PlannedReplica(Replica):
         env, engine, in_flight = self._env, self._engine, self._in_flight
         while True:
             if len(in_flight) == self._depth - 1 and self._make_plan():
-                yield self._set_alarm()
-                if self._plan is not None:
-                    self._finish_plan(self._plan)
+                plan = self._plan
+                assert plan is not None
+                if not env.skip_to(plan.ends_s):
+                    yield self._set_alarm(plan)
+                    plan = self._plan
+                if plan is not None:
+                    self._finish_plan(plan)
                 else:  # somebody looked: all is committed but the update of the turn under way then
                     self._update(in_flight.popleft())
                 continue
             scheduled = len(in_flight) < self._depth and engine.has_work() and self._schedule(env.now)
             if scheduled and len(in_flight) < self._depth:
-                yield env.timeout(max(self._host_free_s - env.now, 0.0))
+                now = env.now
+                delay_s = self._until_host_is_free_s(now)
+                if not env.skip_to(now + delay_s):
+                    yield env.timeout(delay_s)
             elif in_flight:
-                batch = in_flight[0]
-                yield env.timeout(max(batch.end_s - env.now, self._host_free_s - env.now, 0.0))
-                in_flight.popleft()
-                self._update(batch)
+                now = env.now
+                delay_s = self._until_update_s(now)
+                if not env.skip_to(now + delay_s):
+                    yield env.timeout(delay_s)
+                self._update(in_flight.popleft())
             elif self._waits():
                 yield self._idle()
                 self._wake_up = None
@@ -104,35 +160,17 @@ class PlannedReplica(Replica):
             return False
         num_decodes, context, longest = self._engine.steady_sums()
         run = self._timer.decode_run(num_decodes, context + num_decodes, longest + 1, num_turns)
-        now, host_s, host_free_s = self._env.now, run.host_s, self._host_free_s
-        plan = self._plan = Plan(now, self._engine.num_waiting, run.bounds)
-        note_start, note_end, note_entry = plan.start_s.append, plan.end_s.append, plan.entry_s.append
-        note_host_free, note_update = plan.host_free_s.append, plan.update_s.append
-        entry_s, end_s = self._gpu.entry_s, self._gpu.last_end_s
-        ends = deque([batch.end_s for batch in self._in_flight])
-        for gpu_s, stage_s in zip(run.gpu_s, run.stage_s, strict=True):
-            note_start(now if now > entry_s else entry_s)
-            host_free_s = (now if now > host_free_s else host_free_s) + host_s
-            note_host_free(host_free_s)
-            begins_s = host_free_s if host_free_s > entry_s else entry_s
-            entry_s = begins_s + stage_s
-            note_entry(entry_s)
-            leaves_s, passes_s = begins_s + gpu_s, end_s + stage_s
-            end_s = leaves_s if leaves_s > passes_s else passes_s
-            note_end(end_s)
-            ends.append(end_s)
-            until_end_s, until_free_s = ends.popleft() - now, host_free_s - now
-            if until_free_s > until_end_s:
-                until_end_s = until_free_s
-            if until_end_s > 0.0:
-                now += until_end_s
-            note_update(now)
+        plan = self._plan = Plan(self._env.now, self._engine.num_waiting, run.bounds)
+        if self._depth == 1:
+            plan.fill(run.gpu_s, run.host_s, self._host_free_s, self._gpu.entry_s)
+        else:
+            ends = [batch.end_s for batch in self._in_flight]
+            plan.fill_ahead(run, ends, self._host_free_s, self._gpu.entry_s, self._gpu.last_end_s)
         return True
 
-    def _set_alarm(self) -> Event:
+    def _set_alarm(self, plan: Plan) -> Event:
         """Wake at the end of the plan; an earlier alarm hands its sleeper over."""
-        assert self._plan is not None
-        alarm = Alarm(self._env, self._plan.update_s[self._plan.last])
+        alarm = Alarm(self._env, plan.ends_s)
         if self._alarm is not None and not self._alarm.processed:
             assert alarm.callbacks is not None
             alarm.callbacks += self._alarm.callbacks
@@ -145,7 +183,7 @@ class PlannedReplica(Replica):
     def submit(self, request: Request) -> None:
         """See `Replica.submit`."""
         plan, enters_s = self._plan, self._entry_s()
-        if plan is not None and enters_s < plan.update_s[plan.last] and not request.needs_grammar:
+        if plan is not None and enters_s < plan.ends_s and not request.needs_grammar:
             self._note(request)
             self._cut(plan, enters_s, request)
         else:
@@ -165,7 +203,7 @@ class PlannedReplica(Replica):
         if turn < plan.last:
             self._reach = max(2 * turn, _REACH[0])
             plan.last = turn
-            self._set_alarm()
+            self._set_alarm(plan)
             entering, plan.entering = plan.entering, []
             self._let_enter(plan, entering)
         insort(plan.entering, (enters_s, request), key=_time)
@@ -173,7 +211,7 @@ class PlannedReplica(Replica):
     def _let_enter(self, plan: Plan | None, entering: list[tuple[float, Request]]) -> None:
         """Requests that enter before the plan's end are kept by it; the others enter by themselves."""
         for enters_s, request in entering:
-            if plan is not None and enters_s < plan.update_s[plan.last]:
+            if plan is not None and enters_s < plan.ends_s:
                 plan.entering.append((enters_s, request))
             elif enters_s <= self._env.now:
                 self._add(request)
@@ -189,9 +227,7 @@ class PlannedReplica(Replica):
         self._drop(plan, complete)
         if complete < plan.last:
             plan.last = complete
-            self._plan = plan
-            self._set_alarm()
-            self._plan = None
+            self._set_alarm(plan)
 
     def stop(self) -> None:
         """See `Replica.stop`."""
@@ -229,8 +265,8 @@ class PlannedReplica(Replica):
         steps = _Steps(
             plan,
             counts,
-            list(accumulate(taken, initial=used))[1:],
-            list(accumulate(evicted, sub, initial=cached))[1:],
+            _running(used, taken, 1),
+            _running(cached, evicted, -1),
             self._unrecorded_preemptions,
         )
         self._unrecorded_preemptions = 0
@@ -246,6 +282,15 @@ class PlannedReplica(Replica):
         self._guard.on_step(engine, gave_tokens=True)
         if output is not None:
             self._update(steps.batch(flying, num_ended, output))
+
+
+def _running(total: int, changes: list[int], sign: int) -> list[int]:
+    """The total after each of the changes."""
+    totals = []
+    for change in changes:
+        total += sign * change
+        totals.append(total)
+    return totals
 
 
 class _Steps:
@@ -272,11 +317,11 @@ class _Steps:
     def record(self, log: StepLog, flying: list[Batch], num_ended: int) -> None:
         """Record the first batches: each ends with the update of a turn."""
         plan, shift = self.plan, len(flying)
-        for batch, update_s in zip(flying, plan.update_s[:num_ended], strict=False):
-            log.append((batch.start_s, update_s, *batch.row))
+        for place in range(min(shift, num_ended)):
+            log.append(flying[place].start_s, plan.update_s[place], flying[place].row)
         first, end = 0, max(num_ended - shift, 0)
         if self.preemptions and end:
-            log.append((plan.start_s[0], plan.update_s[shift], *self._row(0)))
+            log.append(plan.start_s[0], plan.update_s[shift], self._row(0))
             first = 1
         log.extend_decodes(
             plan.start_s[first:end],
@@ -298,7 +343,7 @@ class _Steps:
             output, output, plan.scheduled_s(turn), plan.start_s[turn], plan.end_s[turn], self._row(turn)
         )
 
-    def _row(self, turn: int) -> tuple[int, ...]:
+    def _row(self, turn: int) -> StepCounts:
         num_steady, num_running, num_waiting = self.counts
         used, cached, bound = self.used_blocks[turn], self.cached_blocks[turn], self.plan.bounds[turn]
         preemptions = 0 if turn else self.preemptions

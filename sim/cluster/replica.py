@@ -25,7 +25,7 @@ from sim.cluster.model_runner import ModelRunner
 from sim.cluster.progress import ProgressGuard
 from sim.cluster.speculation import Drafter, time_speculative_step
 from sim.cluster.step_shape import StepTimer, time_step
-from sim.recorder import Recorder
+from sim.recorder import Recorder, StepCounts
 
 BOUND_INDEX = {name: index for index, name in enumerate(BOUNDS)}
 
@@ -45,7 +45,7 @@ class Batch:
         scheduled_s: float,
         start_s: float,
         end_s: float,
-        row: tuple[int, ...],
+        row: StepCounts,
     ) -> None:
         self.output = output
         self.expanded = expanded
@@ -199,15 +199,29 @@ class Replica:
         while True:
             scheduled = len(in_flight) < self._depth and engine.has_work() and self._schedule(env.now)
             if scheduled and len(in_flight) < self._depth:
-                yield env.timeout(max(self._host_free_s - env.now, 0.0))
+                now = env.now
+                delay_s = self._until_host_is_free_s(now)
+                if not env.skip_to(now + delay_s):
+                    yield env.timeout(delay_s)
             elif in_flight:
-                batch = in_flight[0]
-                yield env.timeout(max(batch.end_s - env.now, self._host_free_s - env.now, 0.0))
-                in_flight.popleft()
-                self._update(batch)
+                now = env.now
+                delay_s = self._until_update_s(now)
+                if not env.skip_to(now + delay_s):
+                    yield env.timeout(delay_s)
+                self._update(in_flight.popleft())
             elif self._waits():
                 yield self._idle()
                 self._wake_up = None
+
+    def _until_host_is_free_s(self, now: float) -> float:
+        until_free_s = self._host_free_s - now
+        return until_free_s if until_free_s > 0.0 else 0.0
+
+    def _until_update_s(self, now: float) -> float:
+        """How long until the oldest batch in flight has ended and the host can look at it."""
+        until_end_s = self._in_flight[0].end_s - now
+        until_free_s = self._until_host_is_free_s(now)
+        return until_end_s if until_end_s > until_free_s else until_free_s
 
     def _waits(self) -> bool:
         """With nothing in flight and nothing to schedule: whether the next step takes something from
@@ -267,12 +281,15 @@ class Replica:
         else:
             cost, split = time_speculative_step(self._timer, self._drafter, output, self._windows)
         ready_s = 0.0 if connector is None else connector.ready_s
-        start_s = max(now, self._gpu.entry_s, ready_s)
+        start_s = max(max(now, self._gpu.entry_s), ready_s)
         self._host_free_s = max(now, self._host_free_s) + cost.host_s
         end_s = self._gpu.run(max(self._host_free_s, ready_s), cost)
         kv = engine.kv_cache
+        decode_tokens, prefill_tokens, recompute_tokens = split
         row = (
-            *split,
+            decode_tokens,
+            prefill_tokens,
+            recompute_tokens,
             engine.num_running,
             engine.num_waiting,
             kv.num_used_blocks,
@@ -308,13 +325,13 @@ class Replica:
     def _update(self, batch: Batch) -> None:
         """The batch has ended: from now on its tokens exist."""
         engine, step = self._engine, self._steps.num_steps
-        self._steps.append((batch.start_s, self._env.now, *batch.row))
+        self._steps.append(batch.start_s, self._env.now, batch.row)
         engine.unfold(batch.output)
-        num_steady, steady_ids = engine.num_steady, engine.steady_ids
+        num_steady = engine.num_steady
         entries = engine.update(batch.output, self._model.sample(batch.output), self._report()).entries
-        self._runs.on_step(
-            step, [entry[0].request_id for entry in entries if entry[1]], num_steady, steady_ids
-        )
+        served = [entry[0].request_id for entry in entries if entry[1]]
+        if not self._runs.on_step(step, served, num_steady):
+            self._runs.close_others(step, {*served, *engine.steady_ids()})
         if self._drafter is not None:
             self._note_drafts(batch.output, entries)
         for request, _, reason in entries:

@@ -19,16 +19,21 @@ def decode_steps(n: int) -> list[tuple[float, ...]]:
     ]
 
 
+def append(log: StepLog, row: tuple[float, ...]) -> None:
+    start_s, end_s, *counts = row
+    log.append(start_s, end_s, tuple(counts))
+
+
 def extend(log: StepLog, rows: list[tuple[float, ...]]) -> None:
     starts, ends, *_, used, cached, _, bounds = zip(*rows, strict=True)
-    log.extend_decodes(starts, ends, used, cached, bounds, (7, 8, 2))
+    log.extend_decodes(*map(list, (starts, ends, used, cached, bounds)), (7, 8, 2))
 
 
 def test_many_steps_at_once_equal_steps_one_by_one_to_the_last_bit():
     rows = decode_steps(20_000)
     one_by_one, at_once = StepLog(warmup_s=3.0), StepLog(warmup_s=3.0)
     for row in rows:
-        one_by_one.append(row)
+        append(one_by_one, row)
     for first in range(0, len(rows), 1_700):
         extend(at_once, rows[first : first + 1_700])
     for one, other in zip(one_by_one.kept(), at_once.kept(), strict=True):
@@ -50,7 +55,7 @@ def test_without_kept_steps_end_times_and_totals_are_the_same():
 def test_totals_count_steps_that_began_after_the_warm_up():
     log = StepLog(warmup_s=1.5)
     for i in range(4):
-        log.append((float(i), i + 1.0, 10, 0, 0, 1, 0, 5, 0, 1, 0))
+        log.append(float(i), i + 1.0, (10, 0, 0, 1, 0, 5, 0, 1, 0))
     assert log.totals().num_steps == 2
     assert log.totals().decode_tokens == 20
     assert log.totals().num_preemptions == 2
@@ -59,17 +64,16 @@ def test_totals_count_steps_that_began_after_the_warm_up():
 
 def test_overlapping_steps_of_a_pipeline_count_the_time_that_passes_once():
     log = StepLog()
-    log.append((0.0, 2.0, 1, 0, 0, 1, 0, 1, 0, 0, 0))
-    log.append((1.0, 3.0, 1, 0, 0, 1, 0, 1, 0, 0, 0))
+    log.append(0.0, 2.0, (1, 0, 0, 1, 0, 1, 0, 0, 0))
+    log.append(1.0, 3.0, (1, 0, 0, 1, 0, 1, 0, 0, 0))
     assert log.totals().busy_s == 3.0
 
 
 def test_a_run_lasts_while_every_step_gives_a_token():
     runs = TokenRuns()
-    runs.on_step(0, [7])
-    runs.on_step(1, [7, 8])
-    runs.on_step(2, [8])
-    runs.on_step(3, [8, 7])
+    for step, served in enumerate(([7], [7, 8], [8], [8, 7])):
+        if not runs.on_step(step, served):
+            runs.close_others(step, {*served})
     runs.close(8, 4)
     runs.close_all(4)
     request, first, steps = runs.columns()
