@@ -170,7 +170,8 @@ class StepLog:
         """Move the first steps out of the buffers: always as many at a time, so that sums round alike."""
         if not num_steps:
             return
-        start_s, end_s = np.array(self._start_s[:num_steps]), np.array(self._end_s[:num_steps])
+        start_s = np.frombuffer(array("d", self._start_s[:num_steps]))
+        end_s = np.frombuffer(array("d", self._end_s[:num_steps]))
         columns = (
             self._decode,
             self._prefill,
@@ -184,7 +185,7 @@ class StepLog:
         )
         counts = np.empty((num_steps, _COUNTS), dtype=np.int32)
         for place, column in enumerate(columns):
-            counts[:, place] = column[:num_steps]
+            counts[:, place] = np.frombuffer(array("i", column[:num_steps]), dtype=np.int32)
             del column[:num_steps]
         del self._start_s[:num_steps], self._end_s[:num_steps]
         # Steps of pipeline stages overlap; the time a step adds is what passes after the one before it ended.

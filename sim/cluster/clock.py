@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from heapq import heappush
+from math import inf
 
 from simpy import Environment, Event
 from simpy.events import NORMAL, EventPriority
@@ -33,6 +34,11 @@ class Clock(Environment):
     def schedule_at(self, event: Event, at_s: float, priority: EventPriority = NORMAL) -> None:
         """Let a triggered event come at exactly `at_s`, which must not have passed."""
         heappush(self._queue, (at_s, priority, next(self._eid), event))
+
+    @property
+    def next_event_s(self) -> float:
+        """When the next event comes; infinity if none does."""
+        return self._queue[0][0] if self._queue else inf
 
     def skip_to(self, at_s: float) -> bool:
         """Move on to `at_s` at once if nothing is to happen until then, nor at that moment."""

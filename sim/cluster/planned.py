@@ -119,6 +119,9 @@ class PlannedReplica(Replica):
     _plan: Plan | None = None
     _alarm: Event | None = None
     _reach = _REACH[0]
+    _turn_s = 0.0
+    is_alone = False
+    """Whether there is no other replica: then the next event of the clock is likely to be an arrival here."""
 
     def run(self) -> Generator[Event, object, None]:
         """The SimPy process: as the plain one, but for the plans."""
@@ -155,7 +158,7 @@ class PlannedReplica(Replica):
 
     def _make_plan(self) -> bool:
         """Work out the coming turns, if there are any to be sure of."""
-        num_turns = self._engine.steps_ahead(self._reach)
+        num_turns = self._engine.steps_ahead(self._turns_to_plan())
         if not num_turns:
             return False
         num_decodes, context, longest = self._engine.steady_sums()
@@ -167,6 +170,13 @@ class PlannedReplica(Replica):
             ends = [batch.end_s for batch in self._in_flight]
             plan.fill_ahead(run, ends, self._host_free_s, self._gpu.entry_s, self._gpu.last_end_s)
         return True
+
+    def _turns_to_plan(self) -> int:
+        """As many turns as will probably be taken: more are lost if a request cuts the plan short."""
+        if self.is_alone and self._turn_s:
+            turns = (self._env.next_event_s + self._front_end_s - self._env.now) / self._turn_s
+            return int(turns) + 2 if turns < _REACH[1] else _REACH[1]
+        return self._reach
 
     def _set_alarm(self, plan: Plan) -> Event:
         """Wake at the end of the plan; an earlier alarm hands its sleeper over."""
@@ -204,9 +214,13 @@ class PlannedReplica(Replica):
             self._reach = max(2 * turn, _REACH[0])
             plan.last = turn
             self._set_alarm(plan)
-            entering, plan.entering = plan.entering, []
-            self._let_enter(plan, entering)
-        insort(plan.entering, (enters_s, request), key=_time)
+            cut_off, plan.entering = plan.entering, []
+            self._let_enter(plan, cut_off)
+        entering = plan.entering
+        if entering and entering[-1][0] > enters_s:
+            insort(entering, (enters_s, request), key=_time)
+        else:
+            entering.append((enters_s, request))
 
     def _let_enter(self, plan: Plan | None, entering: list[tuple[float, Request]]) -> None:
         """Requests that enter before the plan's end are kept by it; the others enter by themselves."""
@@ -272,6 +286,7 @@ class PlannedReplica(Replica):
         self._unrecorded_preemptions = 0
         self._gpu.entry_s, self._gpu.last_end_s = plan.entry_s[num_turns - 1], plan.end_s[num_turns - 1]
         self._host_free_s = plan.host_free_s[num_turns - 1]
+        self._turn_s = plan.update_s[0] - plan.begins_s
         output = engine.unfold()
         num_ended = num_turns if output is None else num_turns - 1
         steps.record(self._steps, flying, num_ended)

@@ -144,7 +144,9 @@ class Replica:
         requests in flight, and takes one request after the other.
         """
         delay_s = self._front_end_s + self._front_end_stream_s * len(self.requests)
-        self._last_entry_s = max(self._last_entry_s, self._env.now + delay_s)
+        enters_s = self._env.now + delay_s
+        if enters_s > self._last_entry_s:
+            self._last_entry_s = enters_s
         return self._last_entry_s
 
     def abort(self, request: Request) -> None:

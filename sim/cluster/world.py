@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from scheduler import EngineCore, FinishReason, KVCacheConfig, Request, SchedulerConfig
 from scheduler.engine_core import RELEASE_0_16
@@ -86,31 +85,31 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-class _Row(NamedTuple):
+class _Row:
     """One request of the table."""
 
-    prompt_tokens: int
-    output_tokens: int
-    rejected: bool
-    priority: int
-    class_index: int
+    __slots__ = ("class_index", "output_tokens", "priority", "prompt_tokens", "rejected")
+
+    def __init__(
+        self, prompt_tokens: int, output_tokens: int, rejected: bool, priority: int, class_index: int
+    ) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.rejected = rejected
+        self.priority = priority
+        self.class_index = class_index
 
 
 class _Rows:
     """Rows of the table as Python numbers. Requests mostly come in order: a chunk is converted at a time."""
 
     def __init__(self, table: RequestTable) -> None:
-        self._columns = (
-            table.prompt_tokens,
-            table.output_tokens,
-            table.rejected,
-            table.priority,
-            table.class_index,
-        )
+        self._table = table
         self._start = 0
         self._chunk: list[_Row] = []
 
-    def __getitem__(self, request_id: int) -> _Row:
+    def at(self, request_id: int) -> _Row:
+        """The row of a request."""
         place = request_id - self._start
         if 0 <= place < len(self._chunk):
             return self._chunk[place]
@@ -120,8 +119,18 @@ class _Rows:
         return self._chunk[0]
 
     def _convert(self, start: int, count: int) -> list[_Row]:
-        chunks = (column[start : start + count].tolist() for column in self._columns)
-        return [_Row(*values) for values in zip(*chunks, strict=True)]
+        table, end = self._table, start + count
+        return [
+            _Row(prompt_tokens, output_tokens, rejected, priority, class_index)
+            for prompt_tokens, output_tokens, rejected, priority, class_index in zip(
+                table.prompt_tokens[start:end].tolist(),
+                table.output_tokens[start:end].tolist(),
+                table.rejected[start:end].tolist(),
+                table.priority[start:end].tolist(),
+                table.class_index[start:end].tolist(),
+                strict=True,
+            )
+        ]
 
 
 class World:
@@ -171,6 +180,8 @@ class World:
         )
         self.replicas = [self._replica(index, spec) for index in range(num_replicas)]
         for replica in self.replicas:
+            if isinstance(replica, PlannedReplica):
+                replica.is_alone = num_replicas == 1
             for at_s, level in spec.pause_events:
                 replica.pause_at(at_s, level)
 
@@ -254,7 +265,7 @@ class World:
         log, now = self.recorder.requests, self._env.now
         log.arrival_s[request_id] = now
         log.client_queue_s[request_id] = now - due_s
-        row = self._rows[request_id]
+        row = self._rows.at(request_id)
         reason = self._refusal(row)
         if reason is not None:
             self.rejections[reason] += 1

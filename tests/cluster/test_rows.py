@@ -15,6 +15,6 @@ def test_a_row_is_that_of_its_request(order: list[int], monkeypatch: pytest.Monk
     table = make_table([0.0] * 10, prompt=range(10, 20), output=range(50, 60), rejected=[4])
     rows = world._Rows(table)
     for request_id in order:
-        row = rows[request_id]
+        row = rows.at(request_id)
         assert (row.prompt_tokens, row.output_tokens) == (10 + request_id, 50 + request_id)
         assert row.rejected is (request_id == 4)
