@@ -8,11 +8,14 @@ failure; 2 the input is wrong; 130 interrupted; 141 nobody read the output.
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from sim.cli.bench import bench
 from sim.cli.calibrate import calibrate
@@ -26,13 +29,70 @@ from sim.cli.report import report
 from sim.cli.run import run
 from sim.cli.scenarios import scenarios
 from sim.cli.size import size
+from sim.cli.start import start_lightly
 from sim.cli.sweep import sweep
 from sim.cli.trace import trace
 from sim.cli.validate import validate
 
+FUNCTIONS: Mapping[str, Callable[..., None]] = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        run,
+        size,
+        sweep,
+        compare,
+        explain,
+        report,
+        regress,
+        trace,
+        fit,
+        scenarios,
+        validate,
+        conform,
+        calibrate,
+        compare_releases,
+        bench,
+    )
+}
+
+
+class _OnDemand(Mapping[str, TyperCommand]):
+    """The commands by name. A command's options are read from its function when somebody asks for it."""
+
+    def __getitem__(self, name: str) -> TyperCommand:
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        alone.command(name)(FUNCTIONS[name])
+        command = typer.main.get_command(alone)
+        assert isinstance(command, TyperCommand)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FUNCTIONS)
+
+    def __len__(self) -> int:
+        return len(FUNCTIONS)
+
 
 class Commands(TyperGroup):
     """Turns what a user can cause into a line on stderr and an exit code; all else is a traceback."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"commands": _OnDemand()})
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # as in `invoke`
+        """Their names, in the order of the help."""
+        return list(FUNCTIONS)
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """Write the help's list of commands: it has their names and first sentences, and needs no options."""
+        limit = formatter.width - 6 - max(map(len, FUNCTIONS))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, TyperCommand(name, help=inspect.getdoc(function)).get_short_help_str(limit))
+                    for name, function in FUNCTIONS.items()
+                ]
+            )
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]  # typer's own base is private
         """Run the chosen command."""
@@ -68,24 +128,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich takes longer to import than the rest of --help together
 )
-for command in (
-    run,
-    size,
-    sweep,
-    compare,
-    explain,
-    report,
-    regress,
-    trace,
-    fit,
-    scenarios,
-    validate,
-    conform,
-    calibrate,
-    compare_releases,
-    bench,
-):
-    app.command()(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -107,4 +149,5 @@ def _options(
 
 def main() -> None:
     """Entry point of the `dryserve` command."""
+    start_lightly()
     app()
