@@ -4,8 +4,6 @@ Classes themselves come from elsewhere: from the components of mixed lengths, fr
 kind mix, or from a trace. Requests of none of these are of class `default`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The `cluster` section: how many replicas, and who picks one for each request."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -26,7 +24,9 @@ class ClusterSection(Section):
     """Equal replicas behind one router."""
 
     replicas: Annotated[int, Field(ge=1, le=10_000, description="engines of the fleet")] = 1
-    router: Annotated[RouterSection, Field(description="router in front of the replicas")] = RouterSection()
+    router: Annotated[RouterSection, Field(description="router in front of the replicas")] = (
+        RouterSection.untold()
+    )
     external_cache: Annotated[
         ExternalCacheSection | None, Field(description="KV cache beyond the GPUs; null = none")
     ] = None

@@ -1,7 +1,5 @@
 """The `engine` section: one vLLM replica, under vLLM's own parameter names."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

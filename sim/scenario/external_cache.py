@@ -1,7 +1,5 @@
 """The `cluster.external_cache` section: KV of prompt prefixes outside the engines, loaded over a link."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -57,7 +55,7 @@ class ExternalCacheSection(Section):
     ] = True
 
 
-def external_cache_faults(scenario: Scenario) -> Iterator[Fault]:
+def external_cache_faults(scenario: "Scenario") -> Iterator[Fault]:
     """What vLLM would refuse, and what is not simulated."""
     if scenario.cluster.external_cache is None:
         return

@@ -1,7 +1,5 @@
 """Structured output: `engine.grammar` (compiling takes time) and `workload.grammar` (who asks for which)."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The `workload.lengths` section: how many tokens the prompts and outputs of a synthetic workload have."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator

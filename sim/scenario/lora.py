@@ -1,7 +1,5 @@
 """LoRA: the `engine.lora` section (slots) and the `workload.lora` section (who asks for which adapter)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -4,8 +4,6 @@ Each is a mapping with a `kind`; null is vLLM's own choice. A kind with dots in 
 the user's own, whose constructor takes the other fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -182,7 +180,7 @@ PreemptionModeSection = Annotated[RecomputeMode | OffloadMode, Field(discriminat
 # --- together -----------------------------------------------------------------------------------------------
 
 
-def resolved_policies(engine: EngineSection, gpu: str) -> dict[str, Section]:
+def resolved_policies(engine: "EngineSection", gpu: str) -> dict[str, Section]:
     """What null stands for: the policies that `scheduling_policy` implies, and the GPU's own host link."""
     by_priority = engine.scheduling_policy == "priority"
     mode = engine.preemption_mode or RecomputeMode(kind="recompute")
@@ -197,7 +195,7 @@ def resolved_policies(engine: EngineSection, gpu: str) -> dict[str, Section]:
     }
 
 
-def policy_faults(scenario: Scenario, engine: EngineSection) -> Iterator[Fault]:
+def policy_faults(scenario: "Scenario", engine: "EngineSection") -> Iterator[Fault]:
     """Combinations that make no sense; `engine` has its defaults filled in."""
     victim, order, mode = engine.victim_policy, engine.waiting_order, engine.preemption_mode
     assert victim is not None

@@ -1,7 +1,5 @@
 """How often each of several things is asked for: adapters, grammars."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The `workload.prefixes` section: what the prompts of different requests have in common."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,8 +1,6 @@
 """The root of a scenario: one question about one cluster, with every field's type, bounds and meaning."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, PrivateAttr
 
@@ -38,9 +36,9 @@ class Scenario(Section):
         Field(description="type of the weights, such as bf16 or fp8; auto = what the model's name implies"),
     ] = "auto"
     gpu: Annotated[GpuName, Field(description="GPU by name, such as h100-sxm")]
-    cluster: Annotated[ClusterSection, Field(description="replicas and router")] = ClusterSection()
+    cluster: Annotated[ClusterSection, Field(description="replicas and router")] = ClusterSection.untold()
     engine: Annotated[EngineSection, Field(description="settings of each replica, in vLLM's names")] = (
-        EngineSection()
+        EngineSection.untold()
     )
     workload: Annotated[Workload, Field(description="the requests")]
     slo: Annotated[Slo | None, Field(description="latency targets, such as {ttft_p99: 1s}; null = none")] = (
@@ -63,7 +61,7 @@ class Scenario(Section):
             path = self._workload_path + path.removeprefix("workload")
         return Fault(self._places.where(tuple(path.split("."))), path, message)
 
-    def part(self, name: str) -> Scenario:
+    def part(self, name: str) -> Self:
         """This scenario with one part of its mixed workload alone; faults still point into the file."""
         assert isinstance(self.workload, MixWorkload)
         alone = self.model_copy(update={"workload": self.workload.workloads[name]})

@@ -1,6 +1,8 @@
-"""What every section of a scenario shares: frozen, strict, no unknown fields, no NaN, numbers with bounds."""
+"""What every section of a scenario shares: frozen, strict, no unknown fields, no NaN, numbers with bounds.
 
-from __future__ import annotations
+Modules with sections do without `from __future__ import annotations`: pydantic would have to compile every
+field's annotation from its text, each time that dryserve starts.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self
@@ -19,6 +21,11 @@ class Section(BaseModel):
 
     at_most_one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Groups of fields that exclude one another."""
+
+    @classmethod
+    def untold(cls) -> Self:
+        """The section of which a file says nothing; no validator is built for it, as defaults are valid."""
+        return cls.model_construct()
 
     @model_validator(mode="wrap")
     @classmethod

@@ -1,7 +1,5 @@
 """The `workload.sessions` section: conversations of several turns."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler

@@ -4,11 +4,9 @@
 `vllm bench serve --goodput`, `ttft:500 tpot:50` (ms, no percentile: it judges each request, with no target).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import (
     AfterValidator,
@@ -80,7 +78,7 @@ class Slo(
 ):
     """Latency targets that all must hold; `root` maps each key as written to its limit in seconds."""
 
-    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -108,7 +106,7 @@ class Slo(
         return targets
 
     @model_validator(mode="after")
-    def _not_empty(self) -> Slo:
+    def _not_empty(self) -> Self:
         if not self.root:
             raise ValueError("names no target; write null for no SLO")
         return self

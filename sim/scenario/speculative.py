@@ -1,7 +1,5 @@
 """The `engine.speculative_config` section: who drafts tokens, how many, and how often they are right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -121,7 +119,7 @@ class SpeculativeSection(Section):
         return self.acceptance * (self.num_speculative_tokens if len(self.acceptance) == 1 else 1)
 
 
-def schedules_ahead_by_default(engine: EngineSection) -> bool:
+def schedules_ahead_by_default(engine: "EngineSection") -> bool:
     """Whether that release keeps its default of asynchronous scheduling with this kind of speculation."""
     speculative = engine.speculative_config
     if speculative is None or speculative.method == "eagle":
@@ -129,7 +127,7 @@ def schedules_ahead_by_default(engine: EngineSection) -> bool:
     return speculative.method == "draft_model" and version_key(engine.version) >= ASYNC_DRAFT_MODELS_SINCE
 
 
-def speculative_faults(scenario: Scenario) -> Iterator[Fault]:
+def speculative_faults(scenario: "Scenario") -> Iterator[Fault]:
     """What vLLM would refuse."""
     engine, speculative = scenario.engine, scenario.engine.speculative_config
     if speculative is None:
@@ -161,7 +159,7 @@ def speculative_faults(scenario: Scenario) -> Iterator[Fault]:
         )
 
 
-def _drafts_by_batch_faults(scenario: Scenario, engine: EngineSection) -> Iterator[Fault]:
+def _drafts_by_batch_faults(scenario: "Scenario", engine: "EngineSection") -> Iterator[Fault]:
     path = "engine.speculative_config.drafts_by_batch"
     if version_key(engine.version) < version_key(DRAFTS_BY_BATCH_SINCE):
         yield scenario.fault(

@@ -4,8 +4,6 @@ They are vLLM's own settings, so a release that lacks one refuses it. Those that
 admission work in every release; where vLLM did not have them yet, the run says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -59,7 +57,7 @@ def knows(version: str, switch: str) -> bool:
     return parse_version(version) >= parse_version((SINCE | EVERYWHERE)[switch])
 
 
-def switch_notes(engine: EngineSection) -> list[str]:
+def switch_notes(engine: "EngineSection") -> list[str]:
     """Switches that are on though the release did not have them yet."""
     early = [
         f"{name} (since {first})"
@@ -69,7 +67,7 @@ def switch_notes(engine: EngineSection) -> list[str]:
     return [f"vLLM {engine.version} has no {', no '.join(early)}: this run adds it"] if early else []
 
 
-def switch_faults(scenario: Scenario) -> Iterator[Fault]:
+def switch_faults(scenario: "Scenario") -> Iterator[Fault]:
     """Switches that the release lacks, and values that no engine takes."""
     engine = scenario.engine
     for name, first in SINCE.items():
@@ -83,7 +81,7 @@ def switch_faults(scenario: Scenario) -> Iterator[Fault]:
         yield scenario.fault("engine.pause_events", "must be in the order of time")
 
 
-def resolved_switches(engine: EngineSection) -> dict[str, object]:
+def resolved_switches(engine: "EngineSection") -> dict[str, object]:
     """What the release does where a switch that it has was left open; limits are filled in already."""
     filled: dict[str, object] = {
         "max_num_scheduled_tokens": engine.max_num_batched_tokens,

@@ -1,7 +1,5 @@
 """The `workload.timeouts` section: how long clients wait before they hang up."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

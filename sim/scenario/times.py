@@ -1,7 +1,5 @@
 """Random times: how long users think, how long a grammar compiles, how long a client is patient."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, ClassVar, Literal
 

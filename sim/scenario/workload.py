@@ -1,7 +1,5 @@
 """The `workload` section: when requests arrive, by kind; flat, so that `--set workload.rate_per_s=9` fits."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Self
 
