@@ -15,7 +15,7 @@ from cost_models.gpus import Gpu
 from cost_models.layers import attention_linears, ffn_linears, head_parameters
 from cost_models.models import Model
 from cost_models.operators.collectives import all_reduce_s, nccl_s, send_recv_s
-from cost_models.operators.gemm import gemm_time
+from cost_models.operators.gemm import rising_gemm_time
 from cost_models.operators.moe import experts_touched, moe_s
 from cost_models.operators.roofline import Floats, pnorm
 from cost_models.parallel import Parallelism
@@ -135,11 +135,10 @@ class ForwardPass:
             memory_efficiency=params.memory_efficiency * self._facts.weight_stream_gain,
             compute_efficiency=params.compute_efficiency * self._facts.compute_derate,
         )
-        ones = np.ones_like(tokens)
-        time = gemm_time(
+        time = rising_gemm_time(
             tokens,
-            n * ones,
-            k * ones,
+            n,
+            k,
             self.gpu,
             params,
             weight_bytes=size,

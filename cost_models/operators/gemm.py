@@ -13,8 +13,10 @@ from cost_models.parameters import GemmParams
 # Output tiles that the vendor libraries ship for 16-bit products, and the split-K factors they try.
 _TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128))
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-_CANDIDATES = np.array([(rows, cols, split) for rows, cols in _TILES for split in _SPLITS], dtype=np.float64)
+_CANDIDATES = np.array([(*tile, split) for tile in _TILES for split in _SPLITS], dtype=np.float64).T
 _LARGEST_TILE = (256.0, 128.0)
+_STRETCH = 32
+_ROUNDING = 1.0 + 1e-9  # More than rounding can part two times that are equal.
 
 
 class GemmTime(NamedTuple):
@@ -49,6 +51,58 @@ def gemm_time(
     fitted. `l2_reuse`: operands that fit into L2 are read faster, as when one product is timed over and
     over; in serving, a whole model passes through L2 between two uses of a weight.
     """
+    work_s, compute_s, memory_s = _candidates_s(
+        _CANDIDATES[..., None], m, n, k, gpu, params, weight_bytes, compute, l2_reuse, least_tile_rows
+    )
+    return _best(work_s, compute_s, memory_s, params.quantize_passes * m * k / gpu.memory_bytes_per_s)
+
+
+def rising_gemm_time(
+    m: Floats,
+    n: float,
+    k: float,
+    gpu: Gpu,
+    params: GemmParams,
+    *,
+    weight_bytes: float,
+    compute: str,
+    least_tile_rows: Floats,
+) -> GemmTime:
+    """`gemm_time` of products that differ in m alone, which rises as `least_tile_rows` does: the same to the
+    last bit, and quicker.
+
+    No candidate gets quicker as m grows. So in a stretch of products, one that takes longer for the first
+    than another for the last is the best for none of them.
+    """
+    alike = np.array([float(n)]), np.array([float(k)]), gpu, params, weight_bytes, compute, False
+    first = np.arange(0, len(m), _STRETCH)
+    last = np.minimum(first + (_STRETCH - 1), len(m) - 1)
+    every = _CANDIDATES[..., None]
+    at_first_s, _, _ = _candidates_s(every, m[first], *alike, least_tile_rows[first])
+    at_last_s, _, _ = _candidates_s(every, m[last], *alike, least_tile_rows[last])
+    beaten = at_first_s > _ROUNDING * at_last_s.min(axis=0)
+    most_left = len(beaten) - beaten.sum(axis=0).min()
+    left = np.argsort(beaten, axis=0, kind="stable")[:most_left]
+    candidates = _CANDIDATES[:, left].repeat(_STRETCH, axis=2)[..., : len(m)]
+    work_s, compute_s, memory_s = _candidates_s(candidates, m, *alike, least_tile_rows)
+    return _best(work_s, compute_s, memory_s, params.quantize_passes * m * k / gpu.memory_bytes_per_s)
+
+
+def _candidates_s(
+    candidates: Floats,
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    gpu: Gpu,
+    params: GemmParams,
+    weight_bytes: float,
+    compute: str,
+    l2_reuse: bool,
+    least_tile_rows: Floats | float,
+) -> tuple[Floats, Floats, Floats]:
+    """Seconds of the products, of their arithmetic, and of passing memory. `candidates`: tile rows, tile
+    columns and split, each of shape (candidates, 1 or products).
+    """
     activation_bytes = 1.0 if compute in ("fp8", "int8", "fp4") else 2.0
     peak = gpu.peak_flop_per_s(compute)
     moved_bytes = activation_bytes * m * k + weight_bytes * n * k + 2.0 * m * n
@@ -58,7 +112,7 @@ def gemm_time(
         memory_s = memory_s / (1.0 + (params.l2_speedup - 1.0) * kept)
     ideal_s = 2.0 * m * n * k / peak
     speed = 1.0 - params.throttle * ideal_s / (ideal_s + params.throttle_s)
-    rows, cols, split = (column[:, None] for column in _CANDIDATES.T)
+    rows, cols, split = candidates
     area = rows * cols
     relative = (
         area / (area + params.edge_elements * (rows + cols)) / _largest_tile_efficiency(params.edge_elements)
@@ -72,10 +126,13 @@ def gemm_time(
     partial_sums_s = 4.0 * params.split_passes * m * n * split / gpu.memory_bytes_per_s
     work_s = work_s + np.where(split > 1.0, params.split_s + partial_sums_s, 0.0)
     work_s = work_s + params.element_s * k / split
-    best = np.argmin(np.where(rows >= least_tile_rows, work_s, np.inf), axis=0)
-    columns = np.arange(len(best))
-    chosen = work_s[best, columns] + params.quantize_passes * m * k / gpu.memory_bytes_per_s
-    return GemmTime(chosen, (compute_s[best, columns] > memory_s).astype(np.float64))
+    return np.where(rows >= least_tile_rows, work_s, np.inf), compute_s, memory_s
+
+
+def _best(work_s: Floats, compute_s: Floats, memory_s: Floats, quantize_s: Floats) -> GemmTime:
+    """The quickest candidate of each product."""
+    best = np.argmin(work_s, axis=0), np.arange(work_s.shape[1])
+    return GemmTime(work_s[best] + quantize_s, (compute_s[best] > memory_s).astype(np.float64))
 
 
 def _largest_tile_efficiency(edge_elements: float) -> float:

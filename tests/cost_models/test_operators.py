@@ -8,7 +8,7 @@ import pytest
 from cost_models import calibration, gpu
 from cost_models.operators.collectives import all_reduce_s, custom_all_reduce_s, nccl_s, send_recv_s
 from cost_models.operators.decode import DecodeKernel, batch_seconds, decode_attention_s
-from cost_models.operators.gemm import gemm_s, gemm_time
+from cost_models.operators.gemm import gemm_s, gemm_time, rising_gemm_time
 from cost_models.operators.moe import expert_loads, experts_touched, moe_s
 from cost_models.operators.prefill import PrefillKernel, prefill_attention_s, prefill_flops
 from cost_models.operators.roofline import pnorm, soft_max
@@ -234,3 +234,19 @@ def test_experts_read_the_weights_that_are_touched():
         floats(1), floats(2), floats(2), floats(8), floats(1000), floats(1000), floats(2), ROUND_GPU, params
     )
     assert time[0] == pytest.approx(12e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm", "l40s"])
+@pytest.mark.parametrize("counts", [range(1, 513), range(200, 801, 3), (1, 2, 4, 8, 16, 700), (77,)])
+def test_products_in_rising_order_are_the_products_one_by_one(name, counts):
+    """Leaving out candidates that cannot be the best changes no bit."""
+    part, params = gpu(name), calibration(name).gemm["bf16"]
+    m = floats(*counts)
+    least = np.where(m > 256, 128.0, 0.0)
+    for n, k in [(6144, 4096), (28_672, 4096), (1000, 16_384)]:
+        rising = rising_gemm_time(
+            m, n, k, part, params, weight_bytes=2.0, compute="bf16", least_tile_rows=least
+        )
+        for i in range(0, len(m), 7):
+            one = gemm_time(floats(m[i]), floats(n), floats(k), part, params, least_tile_rows=least[i])
+            assert (rising.work_s[i], rising.compute_bound[i]) == (one.work_s[0], one.compute_bound[0])
