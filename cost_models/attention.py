@@ -36,10 +36,10 @@ class ModelAttention:
         promises.
         """
         window = spec.sliding_window
-        self.num_layers = spec.num_layers
+        self.num_layers = float(spec.num_layers)
         self.window_tokens = window.tokens if window else 0
         self.window_layers = window.num_layers if window else 0
-        self.full_layers = spec.num_layers - self.window_layers
+        self.full_layers = float(spec.num_layers - self.window_layers)
         whole = fitted.whole_model
         self.decode_fixed_s = spec.num_layers * max(fitted.decode.t0_s - whole.launch_gap_s, MIN_LAUNCH_S)
         self.prefill_fixed_s = spec.num_layers * max(fitted.prefill.t0_s - whole.launch_gap_s, MIN_LAUNCH_S)
@@ -100,14 +100,16 @@ class ModelAttention:
             return [
                 self.decode_s(batch, count, context + i * count, longest + i, ()) for i in range(num_steps)
             ]
-        layers = self.full_layers
-        return [layers * one_s for one_s in run_seconds(batch, count, context, longest, num_steps)]
+        return run_seconds(batch, self.full_layers, count, context, longest, num_steps)
 
     def beside_prefill_s(self, kv_s: float, longest: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Decode attention that alone takes `kv_s`, in a step that also has these prefill chunks: one kernel
         serves both, and the longest context is a single block's work.
         """
-        if max(chunk for chunk, _ in chunks) <= self._harmless_chunk:
+        for chunk, _ in chunks:
+            if chunk > self._harmless_chunk:
+                break
+        else:
             return kv_s
         block_s = self.full_layers * longest * self._mixed_token_s
         if self.window_layers:

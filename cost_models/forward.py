@@ -3,14 +3,15 @@ kernels, communication. Computed for many token counts at once and remembered.""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final
 
 import numpy as np
 
 from cost_models.calibration import Calibration
 from cost_models.dtypes import WeightDtype
+from cost_models.engines import padded_tokens
 from cost_models.gpus import Gpu
 from cost_models.layers import attention_linears, ffn_linears, head_parameters
 from cost_models.models import Model
@@ -22,37 +23,62 @@ from cost_models.parallel import Parallelism
 from cost_models.serving import LARGE_PRODUCT_ROWS, LARGE_PRODUCT_TILE_ROWS, ServingFacts
 
 
-class Row(NamedTuple):
+class Row:
     """Seconds of one token count: by what they wait for, and their sum."""
 
-    compute_s: float
-    weights_s: float
-    comm_s: float
-    latency_s: float
-    total_s: float
+    __slots__ = ("comm_s", "compute_s", "latency_s", "total_s", "weights_s")
+
+    def __init__(self, compute_s: float, weights_s: float, comm_s: float, latency_s: float) -> None:
+        self.compute_s = compute_s
+        self.weights_s = weights_s
+        self.comm_s = comm_s
+        self.latency_s = latency_s
+        self.total_s = compute_s + weights_s + comm_s + latency_s
+
+
+BLOCK: Final = 512
 
 
 class RowTable:
-    """Rows by token count, filled a block at a time when first asked for."""
+    """Rows by token count, worked out many at a time when first asked for."""
 
-    BLOCK = 128
-
-    def __init__(self, compute: Callable[[Floats], Floats]) -> None:
-        """`compute` maps an array of counts, shape (n,), to seconds of shape (4, n) in the order of `Row`."""
+    def __init__(self, compute: Callable[[Floats], Floats], sizes: tuple[int, ...] = ()) -> None:
+        """`compute` maps rising counts, shape (n,), to seconds of shape (4, n): compute, weights, comm,
+        latency. `sizes`: a count up to the largest of these takes as long as the next of them.
+        """
         self._compute = compute
-        self._blocks: dict[int, list[Row]] = {}
+        self._sizes = sizes
+        self._largest = sizes[-1] if sizes else 0
+        self._rows: dict[int, Row] = {}
+        if not sizes:
+            self._rows[0] = Row(0.0, 0.0, 0.0, 0.0)
 
-    def __getitem__(self, count: int) -> Row:
-        block, index = divmod(count, self.BLOCK)
-        rows = self._blocks.get(block)
-        if rows is None:
-            counts = np.arange(block * self.BLOCK, (block + 1) * self.BLOCK, dtype=np.float64)
-            seconds = self._compute(counts)
-            if block == 0:
-                seconds[:, 0] = 0.0
-            columns = np.vstack([seconds, seconds.sum(axis=0)])
-            rows = self._blocks[block] = [Row(*map(float, column)) for column in columns.T]
-        return rows[index]
+    def row(self, count: int) -> Row:
+        """The row of a count."""
+        row = self._rows.get(count)
+        if row is None:
+            self._fill(count)
+            row = self._rows[count]
+        return row
+
+    def _fill(self, count: int) -> None:
+        """Work out the padded counts, or the others of a block: 1 to 512, 513 to 1,024, …"""
+        if count <= self._largest:
+            by_size = dict(zip(self._sizes, self._work_out(self._sizes), strict=True))
+            for each in range(self._largest + 1):
+                self._rows[each] = by_size[padded_tokens(each, self._sizes)]
+            return
+        first = count - (count - 1) % BLOCK
+        for each, row in enumerate(self._work_out(range(first, first + BLOCK)), first):
+            if each > self._largest:
+                self._rows[each] = row
+
+    def _work_out(self, counts: Sequence[int]) -> list[Row]:
+        columns = self._compute(np.array(counts, dtype=np.float64)).tolist()
+        return [
+            Row(compute_s, weights_s, comm_s, latency_s)
+            for compute_s, weights_s, comm_s, latency_s in zip(*columns, strict=True)
+        ]
 
 
 class ForwardPass:

@@ -1,12 +1,15 @@
-"""What a step is, as far as time is concerned (StepShape), and what it costs (StepCost)."""
+"""What a step is, as far as time is concerned (StepShape), and what it costs (StepCost).
+
+Plain classes, for one of each is made in every step.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final
+
+BOUNDS: Final = ("compute", "weights", "kv", "comm", "latency", "host")
 
 
-@dataclass(slots=True)
 class StepShape:
     """One engine step, as sums over the requests in it.
 
@@ -22,18 +25,50 @@ class StepShape:
     num_lora_adapters: distinct LoRA adapters among the requests.
     """
 
-    num_tokens: int
-    num_decodes: int = 0
-    decode_context_tokens: int = 0
-    max_decode_context_tokens: int = 0
-    window_context_tokens: tuple[int, ...] = ()
-    prefill_chunks: tuple[tuple[int, int], ...] = ()
-    num_sampled: int = 0
-    num_requests: int = 0
-    num_lora_adapters: int = 0
+    __slots__ = (
+        "decode_context_tokens",
+        "max_decode_context_tokens",
+        "num_decodes",
+        "num_lora_adapters",
+        "num_requests",
+        "num_sampled",
+        "num_tokens",
+        "prefill_chunks",
+        "window_context_tokens",
+    )
+
+    def __init__(
+        self,
+        num_tokens: int,
+        num_decodes: int = 0,
+        decode_context_tokens: int = 0,
+        max_decode_context_tokens: int = 0,
+        window_context_tokens: tuple[int, ...] = (),
+        prefill_chunks: tuple[tuple[int, int], ...] = (),
+        num_sampled: int = 0,
+        num_requests: int = 0,
+        num_lora_adapters: int = 0,
+    ) -> None:
+        self.num_tokens = num_tokens
+        self.num_decodes = num_decodes
+        self.decode_context_tokens = decode_context_tokens
+        self.max_decode_context_tokens = max_decode_context_tokens
+        self.window_context_tokens = window_context_tokens
+        self.prefill_chunks = prefill_chunks
+        self.num_sampled = num_sampled
+        self.num_requests = num_requests
+        self.num_lora_adapters = num_lora_adapters
+
+    def _values(self) -> tuple[object, ...]:
+        decodes = self.num_decodes, self.decode_context_tokens, self.max_decode_context_tokens
+        counts = self.num_tokens, self.num_sampled, self.num_requests, self.num_lora_adapters
+        return *decodes, *counts, self.window_context_tokens, self.prefill_chunks
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StepShape) and self._values() == other._values()
 
 
-class StepCost(NamedTuple):
+class StepCost:
     """Seconds of one step.
 
     gpu_s: from the first to the last kernel of the step, through all pipeline stages.
@@ -44,21 +79,30 @@ class StepCost(NamedTuple):
     pipelining.
     """
 
-    gpu_s: float
-    host_s: float
-    bound: str
-    stage_s: float
+    __slots__ = ("bound", "gpu_s", "host_s", "stage_s")
+
+    def __init__(self, gpu_s: float, host_s: float, bound: str, stage_s: float) -> None:
+        self.gpu_s = gpu_s
+        self.host_s = host_s
+        self.bound = bound
+        self.stage_s = stage_s
+
+    def _values(self) -> tuple[object, ...]:
+        return self.gpu_s, self.host_s, self.bound, self.stage_s
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StepCost) and self._values() == other._values()
 
 
-class DecodeRun(NamedTuple):
+class DecodeRun:
     """Seconds of decode steps in a row; `gpu_s`, `stage_s` and `bounds` have one entry a step (see
     `StepCost`). `bounds` are places in `BOUNDS`.
     """
 
-    host_s: float
-    gpu_s: list[float]
-    stage_s: list[float]
-    bounds: list[int]
+    __slots__ = ("bounds", "gpu_s", "host_s", "stage_s")
 
-
-BOUNDS = ("compute", "weights", "kv", "comm", "latency", "host")
+    def __init__(self, host_s: float, gpu_s: list[float], stage_s: list[float], bounds: list[int]) -> None:
+        self.host_s = host_s
+        self.gpu_s = gpu_s
+        self.stage_s = stage_s
+        self.bounds = bounds

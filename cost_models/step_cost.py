@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final
 
 from cost_models.attention import ModelAttention
 from cost_models.calibration import Calibration, calibration
@@ -12,7 +12,6 @@ from cost_models.engines import (
     cudagraph_capture_sizes,
     engine_defaults,
     engine_profile,
-    padded_tokens,
 )
 from cost_models.forward import ForwardPass, RowTable
 from cost_models.gpus import Gpu, gpu
@@ -22,7 +21,9 @@ from cost_models.parallel import Parallelism
 from cost_models.serving import ServingFacts, samples_top_p, serving_facts
 from cost_models.shapes import BOUNDS, DecodeRun, StepCost, StepShape
 
-_KV, _HOST = BOUNDS.index("kv"), BOUNDS.index("host")
+_INDEX: Final = {bound: index for index, bound in enumerate(BOUNDS)}
+_KV: Final = _INDEX["kv"]
+_HOST: Final = _INDEX["host"]
 
 
 def model_weight_dtype(spec: Model, name: str) -> WeightDtype:
@@ -30,17 +31,48 @@ def model_weight_dtype(spec: Model, name: str) -> WeightDtype:
     return weight_dtype(spec.quantization or spec.dtype if name == "auto" else name)
 
 
-class _Decodes(NamedTuple):
-    """What a number of decoding requests fixes about a step of nothing else; unpacked in one go once a
-    step.
+class _Decodes:
+    """What a number of decoding requests fixes: about any step they are in `batch` and the fixed time
+    `attention_s`, and about a step of nothing else the rest.
+
+    total_s, stage_s: all but reading the KV cache. largest_s: the largest term but that, which is `bound`.
     """
 
-    total_s: float
-    stage_s: float
-    largest_s: float
-    bound: str
-    host_s: float
-    batch: DecodeBatch
+    __slots__ = ("attention_s", "batch", "bound", "host_s", "largest_s", "stage_s", "total_s")
+
+    def __init__(
+        self,
+        batch: DecodeBatch,
+        attention_s: float,
+        total_s: float,
+        stage_s: float,
+        largest_s: float,
+        bound: str,
+        host_s: float,
+    ) -> None:
+        self.batch = batch
+        self.attention_s = attention_s
+        self.total_s = total_s
+        self.stage_s = stage_s
+        self.largest_s = largest_s
+        self.bound = bound
+        self.host_s = host_s
+
+
+def _largest(
+    compute_s: float, weights_s: float, kv_s: float, comm_s: float, latency_s: float
+) -> tuple[float, str]:
+    """The largest term of a step, the first of equals, and its name."""
+    largest_s, bound = compute_s, "compute"
+    if weights_s > largest_s:
+        largest_s, bound = weights_s, "weights"
+    if kv_s > largest_s:
+        largest_s, bound = kv_s, "kv"
+    if comm_s > largest_s:
+        largest_s, bound = comm_s, "comm"
+    if latency_s > largest_s:
+        largest_s, bound = latency_s, "latency"
+    return largest_s, bound
 
 
 class StepCostModel:
@@ -78,13 +110,16 @@ class StepCostModel:
         forward = ForwardPass(
             spec, part, parallel, weights, fitted, facts, sampler_bytes_per_logit=sampler_bytes
         )
-        self._layers = RowTable(forward.layers)
+        self._layers = RowTable(forward.layers, capture_sizes)
         self._heads = RowTable(forward.head)
         self._lora_fixed_s, self._lora_adapter_s = forward.lora(lora_rank)
         self._attention = ModelAttention(spec, part, parallel, fitted, kv_bytes, facts)
         self._stages = parallel.pipeline
         self._decodes: dict[int, _Decodes] = {}
         self._eager_s = 0.0 if capture_sizes else profile.eager_layer_s * spec.num_layers
+        self._step_host_s = profile.step_host_s
+        self._request_host_s = profile.request_host_s
+        self._step_gap_s = profile.step_gap_s
 
     @classmethod
     def build(
@@ -153,22 +188,20 @@ class StepCostModel:
         window_context_tokens: tuple[int, ...] = (),
     ) -> StepCost:
         """Cost of a step of nothing but decodes of one token each; O(1). Equals step() of it bit for bit."""
-        known = self._decodes.get(num_decodes)
-        if known is None:
-            known = self._decodes[num_decodes] = self._new_decodes(num_decodes)
-        total_s, stage_s, largest_s, bound, host_s, batch = known
+        known = self._known(num_decodes)
         kv_s = self._attention.decode_s(
-            batch, num_decodes, decode_context_tokens, max_decode_context_tokens, window_context_tokens
+            known.batch, num_decodes, decode_context_tokens, max_decode_context_tokens, window_context_tokens
         )
-        gpu_s = total_s + kv_s
+        gpu_s = known.total_s + kv_s
         if gpu_s < self._eager_s:
             gpu_s = self._eager_s
+        largest_s, bound, host_s = known.largest_s, known.bound, known.host_s
         if kv_s > largest_s:
             largest_s, bound = kv_s, "kv"
         if host_s > (gpu_s if self.async_scheduling else largest_s):
             bound = "host"
         stages = self._stages
-        return StepCost(gpu_s, host_s, bound, gpu_s if stages == 1 else stage_s + kv_s / stages)
+        return StepCost(gpu_s, host_s, bound, gpu_s if stages == 1 else known.stage_s + kv_s / stages)
 
     def decode_run(
         self, num_decodes: int, decode_context_tokens: int, max_decode_context_tokens: int, num_steps: int
@@ -178,24 +211,25 @@ class StepCostModel:
         The first has the sums given here, each further one a token more for every request. Bit for bit the
         values of `StepCost`, without the calls.
         """
-        known = self._decodes.get(num_decodes)
-        if known is None:
-            known = self._decodes[num_decodes] = self._new_decodes(num_decodes)
-        total_s, stage_fixed_s, fixed_s, fixed_bound, host_s, batch = known
+        known = self._known(num_decodes)
         reads_s = self._attention.decode_run_s(
-            batch, num_decodes, decode_context_tokens, max_decode_context_tokens, num_steps
+            known.batch, num_decodes, decode_context_tokens, max_decode_context_tokens, num_steps
         )
+        total_s, fixed_s, fixed, host_s = known.total_s, known.largest_s, _INDEX[known.bound], known.host_s
         gpu_s = [total_s + kv_s for kv_s in reads_s]
-        if self._eager_s:
-            gpu_s = [max(one_s, self._eager_s) for one_s in gpu_s]
-        fixed = BOUNDS.index(fixed_bound)
+        eager_s, ahead = self._eager_s, self.async_scheduling
+        if eager_s:
+            gpu_s = [max(one_s, eager_s) for one_s in gpu_s]
         bounds = [_KV if kv_s > fixed_s else fixed for kv_s in reads_s]
-        hides, least_s = (gpu_s, 0.0) if self.async_scheduling else (reads_s, fixed_s)
-        if host_s > max(min(hides), least_s):
-            bounds = [_HOST if host_s > one_s else bound for one_s, bound in zip(hides, bounds, strict=True)]
+        if host_s > (total_s if ahead else fixed_s):  # else no step waits for the host
+            for i, hides_s in enumerate(gpu_s if ahead else reads_s):
+                if host_s > hides_s:
+                    bounds[i] = _HOST
         stages = self._stages
-        stage_s = gpu_s if stages == 1 else [stage_fixed_s + kv_s / stages for kv_s in reads_s]
-        return DecodeRun(host_s, gpu_s, stage_s, bounds)
+        if stages == 1:
+            return DecodeRun(host_s, gpu_s, gpu_s, bounds)
+        stage_fixed_s = known.stage_s
+        return DecodeRun(host_s, gpu_s, [stage_fixed_s + kv_s / stages for kv_s in reads_s], bounds)
 
     def step(self, shape: StepShape) -> StepCost:
         """Cost of one step of any composition. Deterministic and pure."""
@@ -208,50 +242,46 @@ class StepCostModel:
                 shape.max_decode_context_tokens,
                 shape.window_context_tokens,
             )
-        parts = self._parts(shape)
-        gpu_s = max(sum(parts), self._eager_s)
-        largest_s = max(parts)
-        host_s = self.profile.step_host_s + shape.num_requests * self.profile.request_host_s
-        bound = BOUNDS[parts.index(largest_s)]
+        compute_s, weights_s, kv_s, comm_s, latency_s = self._parts(shape)
+        gpu_s = compute_s + weights_s + kv_s + comm_s + latency_s
+        if gpu_s < self._eager_s:
+            gpu_s = self._eager_s
+        largest_s, bound = _largest(compute_s, weights_s, kv_s, comm_s, latency_s)
+        host_s = self._step_host_s + shape.num_requests * self._request_host_s
         if host_s > (gpu_s if self.async_scheduling else largest_s):
             bound = "host"
         if self._stages == 1:
             return StepCost(gpu_s, host_s, bound, gpu_s)
-        head_s = self._heads[shape.num_sampled].total_s
+        head_s = self._heads.row(shape.num_sampled).total_s
         return StepCost(gpu_s, host_s, bound, (gpu_s - head_s) / self._stages + head_s)
 
     def terms(self, shape: StepShape) -> dict[str, float]:
         """Seconds of the step by what it waits for: compute, weights, kv, comm, latency, host."""
-        host_s = self.profile.step_host_s + shape.num_requests * self.profile.request_host_s
+        host_s = self._step_host_s + shape.num_requests * self._request_host_s
         return dict(zip(BOUNDS, (*self._parts(shape), host_s), strict=True))
 
     def _parts(self, shape: StepShape) -> tuple[float, float, float, float, float]:
         """The terms of a step on the GPU in the order of `BOUNDS`."""
-        tokens = padded_tokens(shape.num_tokens, self.capture_sizes)
-        compute_s, weights_s, comm_s, latency_s, _ = self._layers[tokens]
-        head = self._heads[shape.num_sampled]
-        compute_s += head.compute_s
-        weights_s += head.weights_s
-        comm_s += head.comm_s
-        latency_s += head.latency_s + self.profile.step_gap_s
+        layers, head = self._layers.row(shape.num_tokens), self._heads.row(shape.num_sampled)
+        compute_s = layers.compute_s + head.compute_s
+        weights_s = layers.weights_s + head.weights_s
+        comm_s = layers.comm_s + head.comm_s
+        latency_s = layers.latency_s + (head.latency_s + self._step_gap_s)
         kv_s = 0.0
-        decodes, attention = shape.num_decodes, self._attention
+        decodes, attention, chunks = shape.num_decodes, self._attention, shape.prefill_chunks
         if decodes:
-            known = self._decodes.get(decodes)
-            if known is None:
-                known = self._decodes[decodes] = self._new_decodes(decodes)
-            batch = known.batch
-            latency_s += attention.decode_fixed_s + attention.num_layers * batch.extra_s
+            known = self._known(decodes)
+            latency_s += known.attention_s
             kv_s = attention.decode_s(
-                batch,
+                known.batch,
                 decodes,
                 shape.decode_context_tokens,
                 shape.max_decode_context_tokens,
                 shape.window_context_tokens,
             )
-        if shape.prefill_chunks:
-            attention_s, write_s = attention.prefill_s(shape.prefill_chunks)
-            kv_s = attention.beside_prefill_s(kv_s, shape.max_decode_context_tokens, shape.prefill_chunks)
+        if chunks:
+            attention_s, write_s = attention.prefill_s(chunks)
+            kv_s = attention.beside_prefill_s(kv_s, shape.max_decode_context_tokens, chunks)
             compute_s += attention_s
             kv_s += write_s
             latency_s += attention.prefill_fixed_s
@@ -260,20 +290,26 @@ class StepCostModel:
             weights_s += shape.num_lora_adapters * self._lora_adapter_s
         return compute_s, weights_s, kv_s, comm_s, latency_s
 
+    def _known(self, count: int) -> _Decodes:
+        """What so many decodes fix, worked out when first asked for."""
+        known = self._decodes.get(count)
+        if known is None:
+            known = self._decodes[count] = self._new_decodes(count)
+        return known
+
     def _new_decodes(self, count: int) -> _Decodes:
-        layers = self._layers[padded_tokens(count, self.capture_sizes)]
-        head = self._heads[count]
+        layers, head = self._layers.row(count), self._heads.row(count)
         batch = self._attention.decode_batch(count)
-        fixed_s = self._attention.decode_fixed_s + self._attention.num_layers * batch.extra_s
-        fixed_s += self.profile.step_gap_s
-        terms = {
-            "compute": layers.compute_s + head.compute_s,
-            "weights": layers.weights_s + head.weights_s,
-            "comm": layers.comm_s + head.comm_s,
-            "latency": layers.latency_s + head.latency_s + fixed_s,
-        }
-        largest = max(terms, key=lambda name: terms[name])
+        attention_s = self._attention.decode_fixed_s + self._attention.num_layers * batch.extra_s
+        fixed_s = attention_s + self._step_gap_s
+        largest_s, bound = _largest(
+            layers.compute_s + head.compute_s,
+            layers.weights_s + head.weights_s,
+            0.0,
+            layers.comm_s + head.comm_s,
+            layers.latency_s + head.latency_s + fixed_s,
+        )
         total_s = layers.total_s + head.total_s + fixed_s
         stage_s = (total_s - head.total_s) / self._stages + head.total_s
-        host_s = self.profile.step_host_s + count * self.profile.request_host_s
-        return _Decodes(total_s, stage_s, terms[largest], largest, host_s, batch)
+        host_s = self._step_host_s + count * self._request_host_s
+        return _Decodes(batch, attention_s, total_s, stage_s, largest_s, bound, host_s)

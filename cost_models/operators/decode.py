@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import pow
 
 import numpy as np
 
@@ -65,15 +65,29 @@ def _slowdown(params: DecodeParams, group: Floats) -> Floats:
     return 1.0 + params.group_cost * (group - 1.0) / 8.0
 
 
-class DecodeBatch(NamedTuple):
-    """What a number of sequences fixes: see `DecodeKernel.batch`. All in seconds, `_token_s` per token."""
+class DecodeBatch:
+    """What a number of sequences fixes: see `DecodeKernel.batch`. All in seconds, `_token_s` per token;
+    `root` is 1 / exponent.
+    """
 
-    extra_s: float
-    cold_s: float
-    token_s: float
-    longest_token_s: float
-    waves_s: float
-    exponent: float
+    __slots__ = ("cold_s", "exponent", "extra_s", "longest_token_s", "root", "token_s", "waves_s")
+
+    def __init__(
+        self,
+        extra_s: float,
+        cold_s: float,
+        token_s: float,
+        longest_token_s: float,
+        waves_s: float,
+        exponent: float,
+    ) -> None:
+        self.extra_s = extra_s
+        self.cold_s = cold_s
+        self.token_s = token_s
+        self.longest_token_s = longest_token_s
+        self.waves_s = waves_s
+        self.exponent = exponent
+        self.root = 1.0 / exponent
 
 
 def batch_seconds(batch: DecodeBatch, context_tokens: int, longest_tokens: int) -> float:
@@ -81,22 +95,28 @@ def batch_seconds(batch: DecodeBatch, context_tokens: int, longest_tokens: int) 
 
     Called once or twice a step: pnorm of the stream and the waves, written out.
     """
-    _, cold_s, token_s, longest_token_s, low, exponent = batch
-    high = cold_s + context_tokens * token_s
-    longest_s = longest_tokens * longest_token_s
+    high, low = batch.cold_s + context_tokens * batch.token_s, batch.waves_s
+    longest_s = longest_tokens * batch.longest_token_s
     if longest_s > high:
         high = longest_s
     if low > high:
         low, high = high, low
-    return float(high * (1.0 + (low / high) ** exponent) ** (1.0 / exponent))
+    return high * pow(1.0 + pow(low / high, batch.exponent), batch.root)
 
 
 def run_seconds(
-    batch: DecodeBatch, count: int, context_tokens: int, longest_tokens: int, num_steps: int
+    batch: DecodeBatch, layers: float, count: int, context_tokens: int, longest_tokens: int, num_steps: int
 ) -> list[float]:
-    """`batch_seconds` of steps in a row, in each of which `count` contexts have grown by a token."""
-    _, cold_s, token_s, longest_token_s, waves_s, exponent = batch
-    root = 1.0 / exponent
+    """`batch_seconds` times `layers` of steps in a row, in each of which `count` contexts have grown by a
+    token.
+    """
+    cold_s, token_s, longest_token_s, waves_s = (
+        batch.cold_s,
+        batch.token_s,
+        batch.longest_token_s,
+        batch.waves_s,
+    )
+    exponent, root = batch.exponent, batch.root
     seconds: list[float] = []
     for _ in range(num_steps):
         high, low = cold_s + context_tokens * token_s, waves_s
@@ -105,7 +125,7 @@ def run_seconds(
             high = longest_s
         if low > high:
             low, high = high, low
-        seconds.append(high * (1.0 + (low / high) ** exponent) ** root)
+        seconds.append(layers * (high * pow(1.0 + pow(low / high, exponent), root)))
         context_tokens += count
         longest_tokens += 1
     return seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from cost_models.gpus import Gpu
 from cost_models.operators.roofline import Floats, pnorm, soft_max
 from cost_models.parameters import PrefillParams
 
-KV_WRITE_ELEMENTS = (
+KV_WRITE_ELEMENTS: Final = (
     512.0  # Writing KV costs per element up to this many a token; beyond, bytes decide (measured).
 )
+NO_WINDOW: Final = 1 << 62
 
 
 def prefill_attention_s(
@@ -60,7 +61,6 @@ def prefill_attention_s(
     return params.t0_s + main_s + write_s
 
 
-@dataclass(slots=True)
 class PrefillKernel:
     """The same formula for one layer of one model, for chunks of any lengths in one launch, without L2 reuse.
 
@@ -68,33 +68,37 @@ class PrefillKernel:
     with a sliding window sees at most `window` keys.
     """
 
-    gpu: Gpu
-    params: PrefillParams
-    heads: int
-    kv_heads: int
-    qk_dim: int
-    v_dim: int
-    kv_element_bytes: float = 2.0
-    window: int | None = None
-    written_elements: int | None = None
-    _group: float = field(init=False)
-    _row_s: float = field(init=False)
-    _io_token_s: float = field(init=False)
-    _prefix_token_s: float = field(init=False)
-    _write_token_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        gpu, params = self.gpu, self.params
-        self._group = self.heads / self.kv_heads if params.packs_heads else 1.0
+    def __init__(
+        self,
+        gpu: Gpu,
+        params: PrefillParams,
+        heads: int,
+        kv_heads: int,
+        qk_dim: int,
+        v_dim: int,
+        kv_element_bytes: float = 2.0,
+        window: int | None = None,
+        written_elements: int | None = None,
+    ) -> None:
+        self._heads = heads
+        self._sm_count = gpu.sm_count
+        self._tile_rows = params.tile_rows
+        self._prologue = params.prologue_tokens
+        self._quantization = params.wave_quantization
+        self._exponent = params.exponent
+        self._io_exponent = params.io_exponent
+        self._window = NO_WINDOW if window is None else window
+        self._group = heads / kv_heads if params.packs_heads else 1.0
+        self._half_tile = params.tile_rows / self._group
         flop_per_s = gpu.bf16_flop_per_s * params.compute_efficiency
-        self._row_s = 2.0 * params.tile_rows * (self.qk_dim + self.v_dim) * gpu.sm_count / flop_per_s
-        kv_elements = self.kv_heads * (self.qk_dim + self.v_dim)
+        self._row_s = 2.0 * params.tile_rows * (qk_dim + v_dim) * gpu.sm_count / flop_per_s
+        kv_elements = kv_heads * (qk_dim + v_dim)
         bandwidth = gpu.memory_bytes_per_s
-        q_elements = self.heads * (self.qk_dim + self.v_dim)
+        q_elements = heads * (qk_dim + v_dim)
         self._io_token_s = 2.0 * (q_elements + kv_elements) / (bandwidth * params.memory_efficiency)
-        self._prefix_token_s = self.kv_element_bytes * kv_elements / (bandwidth * params.memory_efficiency)
-        written = kv_elements if self.written_elements is None else self.written_elements
-        write_bytes = (2.0 + self.kv_element_bytes) * written
+        self._prefix_token_s = kv_element_bytes * kv_elements / (bandwidth * params.memory_efficiency)
+        written = kv_elements if written_elements is None else written_elements
+        write_bytes = (2.0 + kv_element_bytes) * written
         self._write_token_s = write_bytes / (bandwidth * params.kv_write_efficiency)
         self._write_token_s += min(written / 2.0, KV_WRITE_ELEMENTS) / 128.0 * params.kv_write_head_s
 
@@ -102,28 +106,27 @@ class PrefillKernel:
         """(attention, KV write) seconds beyond fixed time for (chunk, prefix) tokens of each sequence in
         the step.
         """
-        params, group, window = self.params, self._group, self.window
-        half_tile = params.tile_rows / group
-        prologue = params.prologue_tokens
-        blocks = work = longest = prefix_tokens = 0.0
-        tokens = 0
+        group, window, prologue, sm_count = self._group, self._window, self._prologue, self._sm_count
+        blocks = work = 0.0
+        tokens = longest = prefix_tokens = 0
         for chunk, prefix in chunks:
-            own = math.ceil(chunk * group / params.tile_rows) * self.heads / group
-            keys = prefix + min(float(chunk), 0.5 * (chunk + half_tile))
-            reach = float(prefix + chunk)
-            if window is not None and reach > window:
-                keys, reach, prefix = min(keys, float(window)), float(window), min(prefix, window)
+            own = math.ceil(chunk * group / self._tile_rows) * self._heads / group
+            keys = prefix + min(float(chunk), 0.5 * (chunk + self._half_tile))
+            reach = prefix + chunk
+            if reach > window:
+                keys, reach, prefix = min(keys, float(window)), window, min(prefix, window)
             blocks += own
             work += own * (keys + prologue)
-            longest = max(longest, reach)
+            if reach > longest:
+                longest = reach
             tokens += chunk
             prefix_tokens += prefix
-        waves = blocks / self.gpu.sm_count
-        quantized = 1.0 + params.wave_quantization * (math.ceil(waves) / waves - 1.0) if waves else 1.0
-        busy_s = work / self.gpu.sm_count * quantized * self._row_s
+        waves = blocks / sm_count
+        quantized = 1.0 + self._quantization * (math.ceil(waves) / waves - 1.0) if waves else 1.0
+        busy_s = work / sm_count * quantized * self._row_s
         longest_s = self._row_s * (longest + prologue)
         io_s = tokens * self._io_token_s + prefix_tokens * self._prefix_token_s
-        main_s = soft_max(soft_max(busy_s, longest_s, params.exponent), io_s, params.io_exponent)
+        main_s = soft_max(soft_max(busy_s, longest_s, self._exponent), io_s, self._io_exponent)
         return main_s, tokens * self._write_token_s
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import pow
 from typing import TypeAlias
 
 import numpy as np
@@ -21,9 +22,9 @@ def pnorm(a: Floats, b: Floats, exponent: float) -> Floats:
 
 
 def soft_max(a: float, b: float, exponent: float) -> float:
-    """`pnorm` of two plain numbers, for the path taken once a step."""
+    """`pnorm` of two plain numbers, for the path taken once a step: `pow` is `**` for floats alone."""
     if a < b:
         a, b = b, a
     if b <= 0.0:
         return a
-    return float(a * (1.0 + (b / a) ** exponent) ** (1.0 / exponent))
+    return a * pow(1.0 + pow(b / a, exponent), 1.0 / exponent)

@@ -7,9 +7,11 @@ the EOS token.
 
 from __future__ import annotations
 
+from typing import Final
+
 from scheduler import EOS_TOKEN_ID, Request, SchedulerOutput
 
-NEVER = 1 << 62
+NEVER: Final = 1 << 62
 
 
 class ModelRunner:
@@ -42,10 +44,10 @@ class ModelRunner:
         To be called when the step ends: the next token follows those appended by then. A request that ended
         while the step was in flight gets none.
         """
-        answers, never_ends = self._answers, self._ignore_eos
+        answers, never_ends, samples = self._answers, self._ignore_eos, output.samples
         sampled: list[list[int]] = []
-        for request, samples in zip(output.requests, output.samples, strict=True):
-            answer = answers.get(request.request_id) if samples else None
+        for i, request in enumerate(output.requests):
+            answer = answers.get(request.request_id) if samples[i] else None
             if answer is None:
                 sampled.append([])
                 continue

@@ -201,6 +201,6 @@ def time_speculative_step(
     )
     cost = timer.step(shape)
     draft_s = drafter.draft_s(shape, len(contexts), sum(contexts), max(contexts, default=0))
-    cost = cost._replace(gpu_s=cost.gpu_s + draft_s, stage_s=cost.stage_s + draft_s)
+    cost = StepCost(cost.gpu_s + draft_s, cost.host_s, cost.bound, cost.stage_s + draft_s)
     recomputed = output.num_recomputed_tokens
     return cost, (decode_tokens, shape.num_tokens - decode_tokens - recomputed, recomputed)

@@ -52,25 +52,35 @@ def step_shape(output: SchedulerOutput, windows: Sequence[int] = ()) -> StepShap
 
     Members of the cohort are decodes like others (there are none with windows).
     """
-    scheduled, before = output.num_scheduled_tokens, output.num_computed_before
+    scheduled, before, samples = output.num_scheduled_tokens, output.num_computed_before, output.samples
     steady = output.num_steady
-    num_requests, num_tokens = len(scheduled) + steady, output.total_num_scheduled_tokens
-    chunks: tuple[tuple[int, int], ...] = ()
-    decodes_before = before
-    if num_tokens != num_requests:
-        chunks = tuple([(n, c) for n, c in zip(scheduled, before, strict=True) if n != 1])
+    num_decodes = num_sampled = steady
+    context, longest = output.steady_computed_tokens, output.most_steady_computed_tokens
+    chunks: list[tuple[int, int]] = []
+    for i, num_tokens in enumerate(scheduled):
+        computed = before[i]
+        if num_tokens != 1:
+            chunks.append((num_tokens, computed))
+        else:
+            num_decodes += 1
+            context += computed
+            if computed > longest:
+                longest = computed
+        if samples[i]:
+            num_sampled += 1
+    windowed: tuple[int, ...] = ()
+    if windows:
         decodes_before = [c for n, c in zip(scheduled, before, strict=True) if n == 1]
-    num_decodes = len(decodes_before) + steady
-    longest = max(output.most_steady_computed_tokens, max(decodes_before, default=0))
+        windowed = tuple([sum([min(c + 1, w) for c in decodes_before]) for w in windows])
     return StepShape(
-        num_tokens=num_tokens,
-        num_decodes=num_decodes,
-        decode_context_tokens=sum(decodes_before) + output.steady_computed_tokens + num_decodes,
-        max_decode_context_tokens=longest + 1 if num_decodes else 0,
-        window_context_tokens=tuple([sum([min(c + 1, w) for c in decodes_before]) for w in windows]),
-        prefill_chunks=chunks,
-        num_sampled=sum(output.samples) + steady,
-        num_requests=num_requests,
+        output.total_num_scheduled_tokens,
+        num_decodes,
+        context + num_decodes,
+        longest + 1 if num_decodes else 0,
+        windowed,
+        tuple(chunks),
+        num_sampled,
+        len(scheduled) + steady,
     )
 
 

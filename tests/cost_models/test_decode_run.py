@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models import BOUNDS, Parallelism, StepCostModel
+from cost_models import BOUNDS, Parallelism, StepCost, StepCostModel
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -24,4 +24,4 @@ def test_a_run_of_decode_steps_costs_what_its_steps_cost(
         run = timer.decode_run(decodes, context, longest, 300)
         for i, (gpu_s, stage_s, bound) in enumerate(zip(run.gpu_s, run.stage_s, run.bounds, strict=True)):
             step = timer.decode_step(decodes, context + i * decodes, longest + i)
-            assert (gpu_s, run.host_s, BOUNDS[bound], stage_s) == tuple(step)
+            assert step == StepCost(gpu_s, run.host_s, BOUNDS[bound], stage_s)
