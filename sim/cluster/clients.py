@@ -7,10 +7,10 @@ from math import inf
 
 import numpy as np
 import numpy.typing as npt
-from simpy import Environment, Event
+from simpy import Event
 
 from scheduler import Request
-from sim.cluster.clock import late_timeout
+from sim.cluster.clock import Clock, late_timeout
 from sim.cluster.load_generator import LoadGenerator
 from sim.workload import Workload
 
@@ -23,7 +23,7 @@ class Clients:
 
     def __init__(
         self,
-        env: Environment,
+        env: Clock,
         workload: Workload,
         send: Callable[[int, float], None],
         hang_up: Callable[[Request], None],

@@ -19,19 +19,22 @@ _LATE = EventPriority(2)
 
 
 class Alarm(Event):
-    """An event that comes at exactly `at_s`."""
+    """An event that comes at exactly `at_s`, which must not have passed."""
 
-    def __init__(self, env: Clock, at_s: float) -> None:
-        super().__init__(env)
+    def __init__(
+        self, env: Clock, at_s: float, value: object = None, priority: EventPriority = NORMAL
+    ) -> None:
+        self.env = env
+        self.callbacks = []
         self._ok = True
-        self._value = None
-        env.schedule_at(self, at_s)
+        self._value = value
+        env.put(at_s, priority, self)
 
 
 class Clock(Environment):
     """A SimPy environment in which events can also be set to a time."""
 
-    def schedule_at(self, event: Event, at_s: float, priority: EventPriority = NORMAL) -> None:
+    def put(self, at_s: float, priority: EventPriority, event: Event) -> None:
         """Let a triggered event come at exactly `at_s`, which must not have passed."""
         heappush(self._queue, (at_s, priority, next(self._eid), event))
 
@@ -49,30 +52,21 @@ class Clock(Environment):
 
 
 class LateEvent(Event):
-    """An event that comes after everything that engines do at that moment."""
+    """An event that comes after everything that engines do at the moment at which it succeeds."""
 
-    def succeed(self, value: object = None, delay_s: float = 0.0) -> LateEvent:
-        """Let it come `delay_s` from now."""
+    def succeed(self, value: object = None) -> LateEvent:
+        """Let it come now."""
         self._ok = True
         self._value = value
-        self.env.schedule(self, _LATE, delay_s)
+        self.env.schedule(self, _LATE)
         return self
 
-    def succeed_at(self, at_s: float, value: object = None) -> None:
-        """Let it come at exactly `at_s`."""
-        assert isinstance(self.env, Clock)
-        self._ok = True
-        self._value = value
-        self.env.schedule_at(self, at_s, _LATE)
 
-
-def late_timeout(env: Environment, delay_s: float, value: object = None) -> LateEvent:
+def late_timeout(env: Clock, delay_s: float, value: object = None) -> Alarm:
     """A late event `delay_s` from now."""
-    return LateEvent(env).succeed(value, delay_s)
+    return Alarm(env, env.now + delay_s, value, _LATE)
 
 
-def late_alarm(env: Clock, at_s: float, value: object) -> LateEvent:
+def late_alarm(env: Clock, at_s: float, value: object) -> Alarm:
     """A late event at exactly `at_s`."""
-    event = LateEvent(env)
-    event.succeed_at(at_s, value)
-    return event
+    return Alarm(env, at_s, value, _LATE)

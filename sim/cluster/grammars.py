@@ -10,9 +10,9 @@ from heapq import heapreplace
 
 import numpy as np
 import numpy.typing as npt
-from simpy import Environment, Event
+from simpy import Event
 
-from sim.cluster.clock import late_timeout
+from sim.cluster.clock import Clock, late_timeout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ class GrammarSpec:
 class GrammarCompiler:
     """The compiler of one replica. `ready(request_id)` is called when a request's grammar can be used."""
 
-    def __init__(self, env: Environment, spec: GrammarSpec, ready: Callable[[int], None]) -> None:
+    def __init__(self, env: Clock, spec: GrammarSpec, ready: Callable[[int], None]) -> None:
         self.num_asked = 0
         """Requests that needed a grammar."""
         self.num_compiled = 0

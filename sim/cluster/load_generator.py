@@ -12,9 +12,9 @@ from collections.abc import Callable, Generator, Iterator
 
 import numpy as np
 import numpy.typing as npt
-from simpy import Environment, Event
+from simpy import Event
 
-from sim.cluster.clock import LateEvent, late_timeout
+from sim.cluster.clock import Clock, LateEvent, late_timeout
 from sim.workload import Client, RequestTable
 
 _CHUNK = 4096
@@ -28,7 +28,7 @@ class LoadGenerator:
 
     def __init__(
         self,
-        env: Environment,
+        env: Clock,
         table: RequestTable,
         client: Client,
         send: Callable[[int, float], None],

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simpy import Environment
 
+from sim.cluster.clock import Clock
 from sim.cluster.grammars import GrammarCompiler, GrammarSpec
 from sim.simulation import simulate
 from tests.cluster.helpers import FixedTimer, make_table, make_world, token_times_s
@@ -63,7 +63,7 @@ def test_without_a_cache_every_request_compiles():
 )
 def test_workers_compile_in_the_order_asked(workers, ready_s):
     """Grammars of 2, 3 and 4 s, asked for at once."""
-    env, ready = Environment(), {}
+    env, ready = Clock(), {}
     compiler = GrammarCompiler(
         env,
         compiling([0, 1, 2], [2, 3, 4], workers=workers),
@@ -78,7 +78,7 @@ def test_workers_compile_in_the_order_asked(workers, ready_s):
 
 
 def test_a_grammar_under_way_is_waited_for_not_compiled_twice():
-    env, ready = Environment(), {}
+    env, ready = Clock(), {}
     compiler = GrammarCompiler(env, compiling([0, 0], [2.0], workers=2), lambda i: ready.update({i: env.now}))
     compiler.ask(0)
     env.run(until=1.5)
