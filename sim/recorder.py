@@ -235,9 +235,9 @@ class TokenRuns:
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
-        self._request = array("i")
-        self._first_step = array("i")
-        self._num_steps = array("i")
+        self._closed: list[int] = []
+        """Request, first step and number of steps of each closed run, one after the other."""
+        self._columns = array("i")
 
     def on_step(self, step: int, request_ids: list[int], num_steady: int = 0) -> bool:
         """Note who got a token in this step: open the runs of `request_ids`.
@@ -260,9 +260,16 @@ class TokenRuns:
         """End the run of a request, if one is open: its last token came in the step before `next_step`."""
         first_step = self._open.pop(request_id, None)
         if first_step is not None:
-            self._request.append(request_id)
-            self._first_step.append(first_step)
-            self._num_steps.append(next_step - first_step)
+            closed = self._closed
+            closed.append(request_id)
+            closed.append(first_step)
+            closed.append(next_step - first_step)
+            if len(closed) >= _FLUSH_ROWS:
+                self._flush()
+
+    def _flush(self) -> None:
+        self._columns.extend(self._closed)
+        self._closed.clear()
 
     def close_all(self, next_step: int) -> None:
         """End every open run, as at a horizon."""
@@ -271,10 +278,9 @@ class TokenRuns:
 
     def columns(self) -> tuple[Ints, Ints, Ints]:
         """Request id, first step and number of steps of each closed run."""
-        request, first_step, num_steps = (
-            np.array(column, dtype=np.int64) for column in (self._request, self._first_step, self._num_steps)
-        )
-        return request, first_step, num_steps
+        self._flush()
+        rows = np.array(self._columns, dtype=np.int64).reshape(-1, 3)
+        return rows[:, 0], rows[:, 1], rows[:, 2]
 
 
 class RequestLog:

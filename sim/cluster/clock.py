@@ -38,10 +38,9 @@ class Clock(Environment):
         """Let a triggered event come at exactly `at_s`, which must not have passed."""
         heappush(self._queue, (at_s, priority, next(self._eid), event))
 
-    @property
-    def next_event_s(self) -> float:
-        """When the next event comes; infinity if none does."""
-        return self._queue[0][0] if self._queue else inf
+    def until_next_event_s(self) -> float:
+        """How long until the next event comes; infinity if none does."""
+        return self._queue[0][0] - self._now if self._queue else inf
 
     def skip_to(self, at_s: float) -> bool:
         """Move on to `at_s` at once if nothing is to happen until then, nor at that moment."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Generator
 from operator import itemgetter
+from typing import Any
 
 from simpy import Event
 
@@ -120,8 +121,14 @@ class PlannedReplica(Replica):
     _alarm: Event | None = None
     _reach = _REACH[0]
     _turn_s = 0.0
+    _sleeps_until_s = 0.0
+    """Without a plan: when the process wakes, whatever comes; 0 or a time gone by if it may wake sooner."""
     is_alone = False
     """Whether there is no other replica: then the next event of the clock is likely to be an arrival here."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._entering: list[tuple[float, Request]] = []
 
     def run(self) -> Generator[Event, object, None]:
         """The SimPy process: as the plain one, but for the plans."""
@@ -136,6 +143,7 @@ class PlannedReplica(Replica):
                 if plan is not None:
                     self._finish_plan(plan)
                 else:  # somebody looked: all is committed but the update of the turn under way then
+                    self._take_in()
                     self._update(in_flight.popleft())
                 continue
             scheduled = len(in_flight) < self._depth and engine.has_work() and self._schedule(env.now)
@@ -143,12 +151,16 @@ class PlannedReplica(Replica):
                 now = env.now
                 delay_s = self._until_host_is_free_s(now)
                 if not env.skip_to(now + delay_s):
+                    self._sleeps_until_s = now + delay_s
                     yield env.timeout(delay_s)
+                    self._take_in()
             elif in_flight:
                 now = env.now
                 delay_s = self._until_update_s(now)
                 if not env.skip_to(now + delay_s):
+                    self._sleeps_until_s = now + delay_s
                     yield env.timeout(delay_s)
+                    self._take_in()
                 self._update(in_flight.popleft())
             elif self._waits():
                 yield self._idle()
@@ -158,12 +170,15 @@ class PlannedReplica(Replica):
 
     def _make_plan(self) -> bool:
         """Work out the coming turns, if there are any to be sure of."""
-        num_turns = self._engine.steps_ahead(self._turns_to_plan())
+        engine = self._engine
+        if engine.num_steady != engine.num_running:
+            return False
+        num_turns = engine.steps_ahead(self._turns_to_plan())
         if not num_turns:
             return False
-        num_decodes, context, longest = self._engine.steady_sums()
+        num_decodes, context, longest = engine.steady_sums()
         run = self._timer.decode_run(num_decodes, context + num_decodes, longest + 1, num_turns)
-        plan = self._plan = Plan(self._env.now, self._engine.num_waiting, run.bounds)
+        plan = self._plan = Plan(self._env.now, engine.num_waiting, run.bounds)
         if self._depth == 1:
             plan.fill(run.gpu_s, run.host_s, self._host_free_s, self._gpu.entry_s)
         else:
@@ -174,7 +189,7 @@ class PlannedReplica(Replica):
     def _turns_to_plan(self) -> int:
         """As many turns as will probably be taken: more are lost if a request cuts the plan short."""
         if self.is_alone and self._turn_s:
-            turns = (self._env.next_event_s + self._front_end_s - self._env.now) / self._turn_s
+            turns = (self._env.until_next_event_s() + self._front_end_s) / self._turn_s
             return int(turns) + 2 if turns < _REACH[1] else _REACH[1]
         return self._reach
 
@@ -193,11 +208,14 @@ class PlannedReplica(Replica):
     def submit(self, request: Request) -> None:
         """See `Replica.submit`."""
         plan, enters_s = self._plan, self._entry_s()
-        if plan is not None and enters_s < plan.ends_s and not request.needs_grammar:
-            self._note(request)
-            self._cut(plan, enters_s, request)
+        if request.needs_grammar or enters_s >= (self._sleeps_until_s if plan is None else plan.ends_s):
+            self._submit(request, enters_s)
+            return
+        self._note(request)
+        if plan is None:
+            self._entering.append((enters_s, request))
         else:
-            super().submit(request)
+            self._cut(plan, enters_s, request)
 
     def _add(self, request: Request) -> None:
         if request.needs_grammar:
@@ -232,21 +250,33 @@ class PlannedReplica(Replica):
             else:
                 late_alarm(self._env, enters_s, request).callbacks.append(self._enter)
 
+    def _take_in(self) -> None:
+        """Requests that entered while the process slept: nobody has looked since."""
+        if self._entering:
+            for _, request in self._entering:
+                self._add(request)
+            self._entering.clear()
+
     def settle(self) -> None:
         """See `Replica.settle`."""
         plan, now = self._plan, self._env.now
         if plan is None:
+            if self._entering:
+                entering, self._entering = self._entering, []
+                self._let_enter(None, entering)
             return
         complete = bisect_right(plan.update_s, now)
         self._drop(plan, complete)
         if complete < plan.last:
             plan.last = complete
             self._set_alarm(plan)
+            self._sleeps_until_s = plan.ends_s
 
     def stop(self) -> None:
         """See `Replica.stop`."""
         if self._plan is not None:
             self._drop(self._plan, bisect_left(self._plan.update_s, self._env.now))
+        self.settle()
         super().stop()
 
     def _drop(self, plan: Plan, complete: int) -> None:

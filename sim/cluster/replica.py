@@ -132,7 +132,9 @@ class Replica:
 
     def submit(self, request: Request) -> None:
         """Take a request on arrival; the engine knows of it once the front end is through with it."""
-        enters_s = self._entry_s()
+        self._submit(request, self._entry_s())
+
+    def _submit(self, request: Request, enters_s: float) -> None:
         self._note(request)
         if enters_s > self._env.now:
             late_alarm(self._env, enters_s, request).callbacks.append(self._enter)

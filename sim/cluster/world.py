@@ -156,6 +156,10 @@ class World:
         self._env = Clock()
         self._table = workload.table
         self._rows = _Rows(workload.table)
+        self._prompts = workload.table.prompts
+        self._guesses = workload.table.expected_output_tokens
+        self._adapters = workload.table.adapter
+        self._grammar = workload.table.grammar
         self._ignore_eos = workload.ignore_eos
         self._config = spec.scheduler
         self._most_tokens = kv_capacity_tokens(
@@ -273,7 +277,7 @@ class World:
             return
         log.status[request_id] = Status.IN_FLIGHT
         request = self._request(request_id, row, now)
-        answer_start = self._table.prompts.output_start(request_id, row.prompt_tokens)
+        answer_start = self._prompts.output_start(request_id, row.prompt_tokens)
         self.model.expect(request_id, row.output_tokens, answer_start)
         self.replicas[self._router.choose(request, self.replicas)].submit(request)
         self._clients.await_answer(request)
@@ -293,19 +297,21 @@ class World:
         return None
 
     def _request(self, request_id: int, row: _Row, now: float) -> Request:
-        table, guesses, adapters = self._table, self._table.expected_output_tokens, self._table.adapter
+        guesses, adapters, grammar = self._guesses, self._adapters, self._grammar
         room = self._most_tokens - row.prompt_tokens
         return Request(
             request_id,
-            table.prompts.ranges(request_id, row.prompt_tokens),
+            self._prompts.ranges(request_id, row.prompt_tokens),
             min(row.output_tokens, room) if self._ignore_eos else room,
             arrival_time=now,
             priority=row.priority,
             client_index=row.class_index,
             expected_output_tokens=None if guesses is None else float(guesses[request_id]),
             ignore_eos=self._ignore_eos,
-            lora_name=None if adapters is None else _name(table.adapter_names, int(adapters[request_id])),
-            needs_grammar=table.grammar is not None and bool(table.grammar[request_id] >= 0),
+            lora_name=None
+            if adapters is None
+            else _name(self._table.adapter_names, int(adapters[request_id])),
+            needs_grammar=grammar is not None and bool(grammar[request_id] >= 0),
         )
 
     def _on_end(self, request: Request, reason: FinishReason) -> None:
