@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from scheduler import EngineCore
 from scheduler.accounts import PreemptionAccount
-from sim.recorder import Floats, Recorder, TokenTimes
+from sim.recorder import Recorder
 from sim.summary import Json
 
 if TYPE_CHECKING:
@@ -51,35 +49,6 @@ def preemption_table(recorder: Recorder, engines: Sequence[EngineCore]) -> pd.Da
         "freed_blocks rehit_blocks stalled_s"
     )
     return pd.DataFrame(rows, columns=columns.split())
-
-
-def preemption_times(
-    stalls: Sequence[Sequence[tuple[int, float, float]]], tokens: TokenTimes, end_s: Sequence[Floats]
-) -> pd.DataFrame:
-    """One row for each preemption, in order of time: request, replica, `preempted_s`, `resumed_s`, and
-    `next_token_s`, when the request had the next token after that; NaN where it did not come.
-
-    `stalls` and `end_s` have an entry for each replica: its preemptions, and the end times of its steps (s).
-    """
-    import pandas as pd
-
-    first = np.searchsorted(tokens.request, [stall[0] for of in stalls for stall in of], side="left")
-    rows, at = [], 0
-    for replica, of in enumerate(stalls):
-        for request_id, preempted_s, resumed_s in of:
-            next_token_s, run = float("nan"), int(first[at])
-            at += 1
-            while run < len(tokens.request) and tokens.request[run] == request_id:
-                if tokens.last_s[run] > resumed_s:
-                    start = tokens.first_step[run]
-                    ends = end_s[tokens.replica[run]][start : start + tokens.num_steps[run]]
-                    next_token_s = float(ends[np.searchsorted(ends, resumed_s, side="right")])
-                    break
-                run += 1
-            rows.append((request_id, replica, preempted_s, resumed_s, next_token_s))
-    table = pd.DataFrame(rows, columns=["request_id", "replica", "preempted_s", "resumed_s", "next_token_s"])
-    kinds = dict.fromkeys(table.columns[:2], "int64") | dict.fromkeys(table.columns[2:], "float64")
-    return table.astype(kinds).sort_values(["preempted_s", "request_id"], ignore_index=True)
 
 
 def preemption_summary(

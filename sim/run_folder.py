@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.errors import Fault, InputError, input_error
 from sim.run_checks import PREEMPTIONS, REQUESTS, STEPS, SUMMARY, row_faults, table_faults
+from sim.run_tables import write_csv
 from sim.scenario import Scenario, load_scenario
 from sim.scenario.resolved import dump_resolved
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from sim.simulation import RunResult
     from sim.summary import Json
 
-_CHUNK = 65_536
 _SCENARIO = "scenario.resolved.yaml"
 
 
@@ -174,19 +174,9 @@ def _write_tables(result: RunResult, folder: Path) -> None:
     (folder / _SCENARIO).write_text(dump_resolved(result.scenario), encoding="utf-8")
     text = json.dumps(result.summary, indent=2, allow_nan=False, ensure_ascii=False)
     (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
-    result.requests.to_csv(folder / REQUESTS, index=False, lineterminator="\n")
-    _write_rows(result.steps, folder / STEPS)
-    result.preemption_times.to_csv(folder / PREEMPTIONS, index=False, lineterminator="\n")
-
-
-def _write_rows(table: pd.DataFrame, path: Path) -> None:
-    """The bytes of `to_csv` for a table without gaps or commas, in half the time: steps come in millions."""
-    row = ",".join(["%s"] * len(table.columns)) + "\n"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(",".join(table.columns) + "\n")
-        for start in range(0, len(table), _CHUNK):
-            chunk = table.iloc[start : start + _CHUNK]
-            file.writelines(map(row.__mod__, zip(*(chunk[name].tolist() for name in table), strict=True)))
+    write_csv(result.request_columns(), folder / REQUESTS)
+    write_csv(result.step_columns(), folder / STEPS)
+    write_csv(result.preemption_columns(), folder / PREEMPTIONS)
 
 
 def _carry_over(folder: Path, draft: Path) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.shapes import BOUNDS
 from scheduler import EngineCore
 from sim.cluster.router import make_router
 from sim.cluster.watched import Watch
@@ -21,9 +20,10 @@ from sim.feature_summary import feature_summary, turns_given_up
 from sim.groups import adapter_groups, class_groups, group_table, has_class_slos, jain_index, joint_attainment
 from sim.metrics import RequestTimes, request_times
 from sim.policy_setup import policy_notes
-from sim.preemptions import preemption_notes, preemption_summary, preemption_table, preemption_times
+from sim.preemptions import preemption_notes, preemption_summary, preemption_table
 from sim.random_streams import streams
-from sim.recorder import STEP_FIELDS, Recorder, Status, TokenTimes
+from sim.recorder import Recorder, Status, TokenTimes
+from sim.run_tables import Columns, frame, preemption_columns, request_columns, step_columns
 from sim.scenario import Scenario, SloTarget
 from sim.scenario.rules import mirrored
 from sim.summary import EngineTotals, Json, summarize
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sim.plots import RunPlots
-
-_ROUND_DIGITS = 9
-"""Times in tables are rounded to the nanosecond; the summary is computed from the exact ones."""
 
 
 def simulate(
@@ -153,59 +150,32 @@ class RunResult:
     @cached_property
     def requests(self) -> pd.DataFrame:
         """One row for every request that arrived, by id."""
-        import pandas as pd
-
-        log, table, times = self._recorder.requests, self.workload.table, self._times
-        frame = pd.DataFrame(
-            {
-                "request_id": np.arange(len(table)),
-                "class": np.array(table.class_names, dtype=object)[table.class_index],
-                "session": table.session,
-                "replica": np.array(log.replica),
-                "arrival_s": times.arrival_s.round(_ROUND_DIGITS),
-                "first_scheduled_s": np.array(log.first_scheduled_s).round(_ROUND_DIGITS),
-                "first_token_s": times.first_token_s.round(_ROUND_DIGITS),
-                "last_token_s": times.last_token_s.round(_ROUND_DIGITS),
-                "prompt_tokens": table.prompt_tokens,
-                "output_tokens": times.output_tokens,
-                "cached_tokens": np.array(log.cached_tokens),
-                "num_preemptions": np.array(log.num_preemptions),
-                "recomputed_tokens": np.array(log.recomputed_tokens),
-                "stalled_s": np.array(log.stalled_s).round(_ROUND_DIGITS),
-                "status": np.array([status.name.lower() for status in Status], dtype=object)[times.status],
-            }
-        )
-        if table.adapter is not None:
-            names = np.array([*table.adapter_names, ""], dtype=object)
-            frame["adapter"] = names[table.adapter]
-        if self._world.aborted_s:
-            ended_s = np.full(len(table), np.nan)
-            ended_s[list(self._world.aborted_s)] = list(self._world.aborted_s.values())
-            frame["aborted_s"] = ended_s.round(_ROUND_DIGITS)
-        sent = times.status != Status.NOT_SENT
-        return frame if sent.all() else frame.loc[sent].reset_index(drop=True)
+        return frame(self.request_columns())
 
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row for every step of every replica, in the order in which they ended; `t_s` is that end."""
-        import pandas as pd
+        return frame(self.step_columns())
 
-        frames = []
-        for replica, log in enumerate(self._recorder.steps):
-            start_s, end_s, counts = log.kept()
-            kept_end_s = end_s[: len(start_s)]
-            columns = {
-                "t_s": kept_end_s.round(_ROUND_DIGITS),
-                "replica": np.full(len(start_s), replica),
-                "step_time_s": (kept_end_s - start_s).round(_ROUND_DIGITS),
-            }
-            columns |= {name: counts[:, i] for i, name in enumerate(STEP_FIELDS[2:-1])}
-            columns["bound"] = np.array(BOUNDS, dtype=object)[counts[:, -1]]
-            frames.append(pd.DataFrame(columns))
-        table = pd.concat(frames, ignore_index=True)
-        if len(frames) > 1:
-            table = table.sort_values(["t_s", "replica"], kind="stable", ignore_index=True)
-        return table
+    @cached_property
+    def preemption_times(self) -> pd.DataFrame:
+        """One row for each preemption, in order of time: when it came, when it was over. See
+        `sim.run_tables.preemption_columns`.
+        """
+        return frame(self.preemption_columns())
+
+    def request_columns(self) -> Columns:
+        """What `requests` has, as arrays by name."""
+        return request_columns(self._recorder, self.workload.table, self._times, self._world.aborted_s)
+
+    def step_columns(self) -> Columns:
+        """What `steps` has, as arrays by name."""
+        return step_columns(self._recorder)
+
+    def preemption_columns(self) -> Columns:
+        """What `preemption_times` has, as arrays by name."""
+        stalls = [replica.stalls for replica in self._world.replicas]
+        return preemption_columns(stalls, self._tokens, [log.end_s() for log in self._recorder.steps])
 
     @cached_property
     def summary(self) -> dict[str, Json]:
@@ -275,15 +245,6 @@ class RunResult:
     def preemptions(self) -> pd.DataFrame:
         """One row for each request ever preempted: what it lost, found again, how long it stalled."""
         return preemption_table(self._recorder, self._engines)
-
-    @cached_property
-    def preemption_times(self) -> pd.DataFrame:
-        """One row for each preemption, in order of time: when it came, when it was over. See
-        `sim.preemptions.preemption_times`.
-        """
-        stalls = [replica.stalls for replica in self._world.replicas]
-        ends = [log.end_s() for log in self._recorder.steps]
-        return preemption_times(stalls, self._tokens, ends).round(_ROUND_DIGITS)
 
     @property
     def plot(self) -> RunPlots:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from functools import cache
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from sim import run_folder
 from sim.errors import InputError
+from sim.run_tables import frame, write_csv
 from sim.scenario import load_scenario, scenario_from_data
 from sim.simulation import RunResult, simulate
 
@@ -94,7 +96,7 @@ def test_a_failure_while_writing_leaves_the_old_run_whole(result, tmp_path, monk
     def full_disk(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pd.DataFrame, "to_csv", full_disk)
+    monkeypatch.setattr(run_folder, "write_csv", full_disk)
     with pytest.raises(InputError, match="cannot be written: no space left on device"):
         run_folder.write(result, tmp_path)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
@@ -113,9 +115,22 @@ def test_nothing_in_the_summary_depends_on_the_wall_clock(result):
     assert run().summary == result.summary
 
 
-def test_steps_are_written_as_pandas_would_write_them(result, tmp_path):
+def test_tables_are_written_as_pandas_would_write_them(result, tmp_path):
     folder = run_folder.write(result, tmp_path)
-    assert (folder / "steps.csv").read_text() == result.steps.to_csv(index=False, lineterminator="\n")
+    tables = {"requests": result.requests, "steps": result.steps, "preemptions": result.preemption_times}
+    for name, table in tables.items():
+        assert (folder / f"{name}.csv").read_text() == table.to_csv(index=False, lineterminator="\n")
+
+
+def test_gaps_quotes_and_small_and_large_numbers_are_written_as_pandas_would_write_them(tmp_path):
+    columns = {
+        "number": np.array([0.1, np.nan, 1e-5, 1e16, -np.inf, 123456789.123456789]),
+        "count": np.array([1, 2, 3, 4, 5, 1 << 40]),
+        "text": np.array(["plain", 'a "b"', "a, b", "a\nb", "", "ü"], dtype=object),
+    }
+    write_csv(columns, tmp_path / "table.csv")
+    told = frame(columns).to_csv(index=False, lineterminator="\n")
+    assert (tmp_path / "table.csv").read_bytes().decode() == told
 
 
 @pytest.mark.parametrize(
