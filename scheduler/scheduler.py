@@ -328,7 +328,6 @@ class Scheduler:
         lookahead = drafter.lookahead_slots
         if lookahead and (external.asynchronous if state.rules.lookahead_at_admission else looked_up):
             lookahead = 0
-        found_again = state.preemption_accounts.found_again(request, hits.blocks)
         allocated = state.kv_cache.allocate(
             request,
             num_tokens,
@@ -339,6 +338,7 @@ class Scheduler:
             keep_free=keep_free,
         )
         if allocated and looked_up:
+            found_again = state.preemption_accounts.found_again(request, hits.blocks)
             self._count_lookup(request, hits, external, found_again)
         return allocated
 

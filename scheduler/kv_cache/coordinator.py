@@ -37,7 +37,8 @@ def _manager_class(spec: KVGroupSpec) -> type[GroupManager]:
 class KVCache:
     """Block tables and prefix cache of all groups.
 
-    `drafter` is what speculative decoding asks of it, `rules` are those of the release.
+    `drafter` is what speculative decoding asks of it, `rules` are those of the release. A subclass with a
+    pool of its own leaves this one with fewer blocks: `pool_blocks`.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class KVCache:
         max_model_len: int,
         rules: Rules | None = None,
         drafter: Drafter | None = None,
+        pool_blocks: int | None = None,
     ) -> None:
         rules, drafter = rules or Rules(), drafter or Drafter()
         self.config = config
@@ -57,7 +59,9 @@ class KVCache:
         self.drop_last_hit = drafter.drops_last_hit
         self._steady = drafter.drafting_slots == 0
         pool = self._block_pool = BlockPool(
-            config.num_blocks, len(config.groups), reuse_unhashed_first=rules.reuse_unhashed_first
+            pool_blocks or config.num_blocks,
+            len(config.groups),
+            reuse_unhashed_first=rules.reuse_unhashed_first,
         )
         self.pool: Pool = pool
         self.hasher = BlockHasher(config.hash_block_size, drafter.hash_lookahead)

@@ -10,7 +10,7 @@ from scheduler.config import GroupKind, KVCacheConfig
 from scheduler.kv_cache.coordinator import KVCache
 from scheduler.kv_cache.lookup import PrefixHits
 from scheduler.kv_cache.run_queue import BlockRun
-from scheduler.kv_cache.runs import RunPool
+from scheduler.kv_cache.runs import RunHits, RunPool, consecutive
 from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.speculation import Drafter
@@ -27,25 +27,26 @@ class PlainKVCache(KVCache):
         rules: Rules | None = None,
         drafter: Drafter | None = None,
     ) -> None:
-        super().__init__(config, max_model_len=max_model_len, rules=rules, drafter=drafter)
-        self.run_pool = RunPool(config.num_blocks, reuse_unhashed_first=self.rules.reuse_unhashed_first)
+        super().__init__(config, max_model_len=max_model_len, rules=rules, drafter=drafter, pool_blocks=1)
+        self.run_pool = RunPool(
+            config.num_blocks, self.holders, reuse_unhashed_first=self.rules.reuse_unhashed_first
+        )
         self.pool = self.run_pool
         self.block_size = config.groups[0].block_size
+
+    def no_hits(self) -> PrefixHits:
+        """See `KVCache.no_hits`."""
+        return RunHits()
 
     def find_hits(self, request: Request) -> PrefixHits:
         """See `KVCache.find_hits`."""
         self.hasher.extend(request)
-        size, keys = self.block_size, request.block_keys
-        limit = (request.num_tokens - 1) // size
-        hits: list[int] = []
-        while len(hits) < limit:
-            found = self.run_pool.find_chain(keys, len(hits), limit)
-            if not found:
-                break
-            hits += found
-        if self.drop_last_hit and hits:
-            hits.pop()
-        return PrefixHits([hits], len(hits) * size)
+        size = self.block_size
+        hits = self.run_pool.find_hits(request.block_keys, (request.num_tokens - 1) // size)
+        if self.drop_last_hit:
+            hits.drop_last()
+        hits.num_tokens = hits.num_blocks * size
+        return hits
 
     def allocate(
         self,
@@ -60,25 +61,34 @@ class PlainKVCache(KVCache):
     ) -> bool:
         """See `KVCache.allocate`."""
         pool, size = self.run_pool, self.block_size
-        hit_blocks = hits.blocks[0] if hits else []
-        tokens = request.num_computed_tokens + len(hit_blocks) * size + num_external_tokens + num_new_tokens
-        slots = min(tokens + num_lookahead_tokens, self.max_model_len)
-        held = len(request.block_tables[0]) if request.block_tables else 0
-        missing = max(-(-slots // size) - held - len(hit_blocks), 0)
-        needed = missing + pool.num_free_of(hit_blocks) if hit_blocks else missing
-        if needed > pool.free_queue.size - keep_free:
+        computed = request.num_computed_tokens + num_external_tokens
+        num_held = len(request.block_tables[0]) if request.block_tables else 0
+        num_hits = num_free_hits = 0
+        if hits is not None:
+            assert isinstance(hits, RunHits)
+            computed += hits.num_tokens
+            num_hits, num_free_hits = hits.num_blocks, hits.num_free
+        tokens = computed + num_new_tokens
+        missing = -(-min(tokens + num_lookahead_tokens, self.max_model_len) // size) - num_held - num_hits
+        if missing < 0:
+            missing = 0
+        if missing + num_free_hits > pool.free_queue.size - keep_free:
             return False
-        if not request.block_tables:
-            pool.touch(hit_blocks)
-            request.block_tables = [hit_blocks.copy()]
-            request.block_runs = [BlockRun(request, len(hit_blocks))]
-            request.num_cached_blocks = [len(hit_blocks)]
+        if not num_held:
+            table: list[int] = []
+            if num_hits:
+                assert isinstance(hits, RunHits)
+                table = pool.touch(hits, request)
+                hits.blocks = [table.copy()]
+            request.block_tables = [table]
+            request.block_runs.append(BlockRun(request, num_hits, table))
+            request.num_cached_blocks = [num_hits]
             self.holders[request.request_id] = request
         if missing:
             request.block_tables[0] += pool.take(missing)
         if self.caching and enter_cache:
             self.enter(request, min(tokens, request.num_tokens))
-        self.note_quiet(request, tokens - num_new_tokens, num_new_tokens)
+        self.note_quiet(request, computed, num_new_tokens)
         return True
 
     def grow(self, request: Request, num_new_tokens: int, num_lookahead_tokens: int = 0) -> bool:
@@ -103,10 +113,13 @@ class PlainKVCache(KVCache):
         self, request: Request, num_tokens: int, hits: PrefixHits | None, num_batched_tokens: int
     ) -> int:
         """See `KVCache.num_blocks_for`."""
-        hit_blocks = hits.blocks[0] if hits else []
-        held = len(request.block_tables[0]) if request.block_tables else 0
-        needed = -(-num_tokens // self.block_size) - held - len(hit_blocks)
-        return max(needed, 0) + (self.run_pool.num_free_of(hit_blocks) if hit_blocks else 0)
+        needed = -(-num_tokens // self.block_size)
+        if request.block_tables:
+            needed -= len(request.block_tables[0])
+        if hits is None:
+            return max(needed, 0)
+        assert isinstance(hits, RunHits)
+        return max(needed - hits.num_blocks, 0) + hits.num_free
 
     def note_quiet(self, request: Request, computed: int, num_tokens: int) -> None:
         """Work out up to where one-token steps need no call of `grow`."""
@@ -150,26 +163,21 @@ class PlainKVCache(KVCache):
                 return
         if len(keys) < full:
             self.hasher.extend(request)
-        table, pool = request.block_tables[0], self.run_pool
-        i = first
+        pool, i = self.run_pool, first
         while i < full:
             if run.first_key is None and not pool.claim(run, keys[i]):
-                pool.enter(table[i], keys[i])
-                i += 1
-                run.start = i
+                i = pool.enter(request, i, full)
                 continue
             assert run.first_key is not None
-            offset = run.first_key - run.start
-            while i < full and keys[i] == offset + i:
-                i += 1
+            if keys[i] == run.first_key + i - run.start:
+                i = consecutive(keys, i, full)
             if i < full:
                 run = pool.close(run, i)
-                request.block_runs.append(run)
 
     def free(self, request: Request) -> None:
         """See `KVCache.free`."""
         if request.block_tables:
-            self.run_pool.release(request.block_tables[0], request.block_runs)
+            self.run_pool.release(request)
             request.block_tables = []
             request.block_runs = []
             request.num_cached_blocks = []
@@ -184,13 +192,13 @@ class PlainKVCache(KVCache):
         """See `KVCache.num_common_prefix_blocks`."""
         if not self.caching or not request.block_tables:
             return [0]
-        ref_counts = self.pool.ref_counts
-        count = 0
-        for block in request.block_tables[0]:
-            if ref_counts[block] != len(self.holders):
+        num_common, num_blocks = 0, len(request.block_tables[0])
+        for run in request.block_runs:
+            num_holders = 1 if run.sharers is None else len(run.sharers)
+            if num_holders != len(self.holders):
                 break
-            count += 1
-        return [count]
+            num_common = num_common + len(run.blocks) if run.holder is None else min(run.end, num_blocks)
+        return [num_common]
 
 
 def build_kv_cache(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from scheduler.kv_cache.free_queue import FreeQueue
+from scheduler.request import Request
 
 NULL_BLOCK = 0
 """Stands in block tables for positions whose KV is not kept. Never handed out, counted or cached."""
@@ -44,8 +45,8 @@ class Pool(Protocol):
     def key_of_block(self) -> Sequence[int | None]:
         """The key of each block, None where it cannot be hit."""
 
-    def num_holders(self, block: int) -> int:
-        """Holders of a block that is held."""
+    def unshared_blocks(self, request: Request) -> list[int]:
+        """Blocks that this request alone holds."""
 
     def find(self, key: int, group: int) -> int:
         """The earliest entered block with this key, `NULL_BLOCK` if there is none."""
@@ -108,9 +109,14 @@ class BlockPool:
                 self.forget(block)
         return blocks
 
-    def num_holders(self, block: int) -> int:
-        """Holders of a block that is held."""
-        return self.ref_counts[block]
+    def unshared_blocks(self, request: Request) -> list[int]:
+        """Blocks that this request alone holds, over all KV groups."""
+        return [
+            block
+            for table in request.block_tables
+            for block in table
+            if block != NULL_BLOCK and self.ref_counts[block] == 1
+        ]
 
     def touch(self, blocks: Iterable[int]) -> None:
         """One more holder for each block; free ones leave the queue. Null blocks are ignored."""

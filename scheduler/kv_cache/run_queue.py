@@ -3,84 +3,126 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from scheduler.request import Request
 
-OPEN = 1 << 62
+OPEN: Final = 1 << 62
 
 
 class BlockRun:
-    """Consecutive blocks of one table that nobody else holds.
+    """Consecutive blocks of a text that have the same holders.
 
-    Held: the blocks `start` … `end` - 1 of `holder`'s table (an open run reaches to the table's end). Free:
-    `blocks`, in table order, of which the first `num_keyed` can be hit. The i-th keyed block has the key
-    `first_key` + i; None if there is none.
+    *Own*: the blocks `start` … `end` - 1 of `holder`'s table, which nobody else holds (an open run reaches to
+    the table's end). *Shared*: `blocks`, in table order, held by each of `sharers`. *Free*: `blocks`, held by
+    nobody, in the free queue between the runs `before` and `after`. The first `num_keyed` blocks can be hit
+    (of an own run: see `keyed`), and the i-th of them has the key `first_key` + i; None if there is none.
+
+    In the prefix cache `further` is the next run of the same chain of keys. Runs with the very same keys form
+    a column: `twin` was entered after this one, `elder` before it.
     """
 
-    __slots__ = ("blocks", "end", "first_key", "holder", "num_keyed", "start")
+    __slots__ = (
+        "after",
+        "before",
+        "blocks",
+        "elder",
+        "end",
+        "first_key",
+        "further",
+        "holder",
+        "num_keyed",
+        "sharers",
+        "start",
+        "twin",
+    )
 
-    def __init__(self, holder: Request | None, start: int) -> None:
+    def __init__(self, holder: Request | None, start: int, blocks: list[int]) -> None:
         self.holder = holder
         self.start = start
         self.end = OPEN
+        self.blocks = blocks
+        self.sharers: list[Request] | None = None
         self.first_key: int | None = None
-        self.blocks: list[int] = []
         self.num_keyed = 0
+        self.further: BlockRun | None = None
+        self.twin: BlockRun | None = None
+        self.elder: BlockRun | None = None
+        self.before: BlockRun | None = None
+        self.after: BlockRun | None = None
 
     def keyed(self) -> int:
         """How many of its blocks can be hit."""
-        if self.first_key is None:
-            return 0
         if self.holder is None:
             return self.num_keyed
+        if self.first_key is None:
+            return 0
         return min(self.holder.num_cached_blocks[0], self.end) - self.start
 
 
 class RunQueue:
-    """The free queue: a doubly linked list of single blocks and of runs, handed out last block first.
+    """The free queue: a doubly linked list of runs, each handed out last block first. `size` is in blocks."""
 
-    A run's node is its first block. Block 0 marks both ends, as in `free_queue.FreeQueue`.
-    """
+    __slots__ = ("first", "last", "size")
 
-    __slots__ = ("following", "previous", "runs", "size")
-
-    def __init__(self, num_blocks: int) -> None:
-        self.following = [0] * num_blocks
-        self.previous = [0] * num_blocks
-        self.runs: dict[int, BlockRun] = {}
+    def __init__(self) -> None:
+        self.first: BlockRun | None = None
+        self.last: BlockRun | None = None
         self.size = 0
 
-    def append(self, node: int) -> None:
-        """Put a node behind the tail; the caller keeps `size`."""
-        tail = self.previous[0]
-        self.following[tail] = node
-        self.previous[node] = tail
-        self.following[node] = 0
-        self.previous[0] = node
+    def append(self, run: BlockRun) -> None:
+        """Put a run behind the tail."""
+        last = self.last
+        run.before = last
+        if last is None:
+            self.first = run
+        else:
+            last.after = run
+        self.last = run
+        self.size += len(run.blocks)
 
-    def insert_before(self, node: int, place: int) -> None:
-        """Put a node in front of another one."""
-        before = self.previous[place]
-        self.following[before] = node
-        self.previous[node] = before
-        self.following[node] = place
-        self.previous[place] = node
+    def insert_before(self, run: BlockRun, place: BlockRun) -> None:
+        """Put a run in front of another one."""
+        before = place.before
+        run.before, run.after = before, place
+        place.before = run
+        if before is None:
+            self.first = run
+        else:
+            before.after = run
+        self.size += len(run.blocks)
 
-    def remove(self, node: int) -> None:
-        """Take a node out, wherever it stands."""
-        after, before = self.following[node], self.previous[node]
-        self.following[before] = after
-        self.previous[after] = before
+    def prepend(self, run: BlockRun) -> None:
+        """Put a run before the head."""
+        if self.first is None:
+            self.append(run)
+        else:
+            self.insert_before(run, self.first)
+
+    def remove(self, run: BlockRun) -> None:
+        """Take a run out, wherever it stands."""
+        before, after = run.before, run.after
+        if before is None:
+            self.first = after
+        else:
+            before.after = after
+        if after is None:
+            self.last = before
+        else:
+            after.before = before
+        run.before = run.after = None
+        self.size -= len(run.blocks)
+
+    def runs(self) -> Iterator[BlockRun]:
+        """From head to tail."""
+        run = self.first
+        while run is not None:
+            yield run
+            run = run.after
 
     def __len__(self) -> int:
         return self.size
 
     def __iter__(self) -> Iterator[int]:
-        node = self.following[0]
-        while node:
-            run = self.runs.get(node)
-            if run is None:
-                yield node
-            else:
-                yield from reversed(run.blocks)
-            node = self.following[node]
+        for run in self.runs():
+            yield from reversed(run.blocks)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from scheduler.kv_cache.pool import NULL_BLOCK, Pool
+from scheduler.kv_cache.pool import Pool
 from scheduler.request import Request
 
 
@@ -121,9 +121,4 @@ class RunningView(Sequence[VictimView]):
 
 def unshared_blocks(request: Request, pool: Pool) -> list[int]:
     """Blocks that this request alone holds, over all KV groups."""
-    return [
-        block
-        for table in request.block_tables
-        for block in table
-        if block != NULL_BLOCK and pool.num_holders(block) == 1
-    ]
+    return pool.unshared_blocks(request)
