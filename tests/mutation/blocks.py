@@ -24,7 +24,7 @@ BLOCKS: dict[str, Mutant] = {
     "last_token_not_recomputed": Mutant(
         "a prefix hit covers at most all tokens but the last",
         (
-            (PLAIN, "limit = (request.num_tokens - 1) // size", "limit = request.num_tokens // size"),
+            (PLAIN, "(request.num_tokens - 1) // size)", "request.num_tokens // size)"),
             (LOOKUP, "longest = request.num_tokens - 1", "longest = request.num_tokens"),
         ),
         noticed_by="0.16.0/connector_fail-3",
@@ -39,25 +39,21 @@ BLOCKS: dict[str, Mutant] = {
     "shared_blocks_freed_head_first": one(
         "a request's shared blocks are freed tail first",
         RUNS,
-        "for block in reversed(blocks):\n            count",
-        "for block in blocks:\n            count",
+        "                run.sharers = None\n",
+        "                run.sharers = None\n                run.blocks.reverse()\n",
         noticed_by="0.16.0/spec_eagle-4",
     ),
     "runs_freed_head_first": one(
         "a request's own blocks are freed tail first",
         RUNS,
-        "for run in reversed(runs):",
-        "for run in runs:",
+        "for run in reversed(request.block_runs):",
+        "for run in request.block_runs:",
         noticed_by="0.16.0/spec_eagle-4",
     ),
     "freed_blocks_reused_first": Mutant(
         "freed blocks join the tail of the free queue",
         (
-            (
-                RUNS,
-                "self.free_queue.append(node)",
-                "self.free_queue.insert_before(node, self.free_queue.following[0])",
-            ),
+            (RUNS, "self.free_queue.append(run)", "self.free_queue.prepend(run)"),
             (POOL, "self.free_queue.append_many(freed)", "self.free_queue.prepend_many(freed)"),
         ),
         noticed_by="0.16.0/spec_eagle-4",
@@ -65,7 +61,7 @@ BLOCKS: dict[str, Mutant] = {
     "free_hits_cost_nothing": Mutant(
         "hits on free blocks use capacity too",
         (
-            (PLAIN, "missing + pool.num_free_of(hit_blocks) if hit_blocks else missing", "missing"),
+            (PLAIN, "if missing + num_free_hits >", "if missing >"),
             (GROUP, "if block != NULL_BLOCK and ref_counts[block] == 0", "if block < 0"),
         ),
         noticed_by="0.16.0/spec_eagle-4",
@@ -96,11 +92,7 @@ BLOCKS: dict[str, Mutant] = {
     "hits_take_the_latest_duplicate": Mutant(
         "of several blocks with one hash a hit takes the earliest entered",
         (
-            (
-                RUNS,
-                "found.append(block if isinstance(block, int) else next(iter(block)))",
-                "found.append(block if isinstance(block, int) else next(reversed(block)))",
-            ),
+            (RUNS, "hits.add(run, count)", "hits.add(run.twin or run, count)"),
             (
                 POOL,
                 "return found if isinstance(found, int) else next(iter(found))",
@@ -112,7 +104,12 @@ BLOCKS: dict[str, Mutant] = {
     "duplicates_not_entered": Mutant(
         "duplicates of a cached block are cached beside it",
         (
-            (RUNS, "cached[key] = {found: None, block: None}", "self._keys[block] = None"),
+            (RUNS, "run.twin, entered.elder = entered, run", "entered.first_key = None"),
+            (
+                RUNS,
+                "entered.num_keyed = end - first",
+                "entered.num_keyed = 0 if run.first_key == key else end - first",
+            ),
             (POOL, "cached[key] = {found: None, block: None}", "self.key_of_block[block] = None"),
         ),
         noticed_by="0.16.0/connector_fail-2",
@@ -120,7 +117,7 @@ BLOCKS: dict[str, Mutant] = {
     "drafter_keeps_last_hit": Mutant(
         "with eagle the last hit block is computed again",
         (
-            (PLAIN, "if self.drop_last_hit and hits:", "if False:"),
+            (PLAIN, "if self.drop_last_hit:", "if False:"),
             (GROUP, "        if drop_last:\n", "        if False:\n"),
         ),
         noticed_by="0.16.0/spec_eagle-4",
@@ -275,7 +272,7 @@ BLOCKS: dict[str, Mutant] = {
     "common_prefix_of_the_running": Mutant(
         "common prefix blocks are shared by all who hold blocks",
         (
-            (PLAIN, "if ref_counts[block] != len(self.holders):", "if ref_counts[block] < 2:"),
+            (PLAIN, "if num_holders != len(self.holders):", "if num_holders < 2:"),
             (CACHE, "self.pool.ref_counts[block] != len(self.holders)", "self.pool.ref_counts[block] < 2"),
         ),
         noticed_by="0.16.0/spec_eagle-4",
