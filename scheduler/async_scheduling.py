@@ -10,8 +10,8 @@ scheduling ahead; the phases and the update call them in the same few places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import Final
 
 from scheduler.config import SchedulerConfig
 from scheduler.kv_cache.coordinator import KVCache
@@ -19,10 +19,8 @@ from scheduler.output import SchedulerOutput
 from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.speculation import Drafter
-from scheduler.status import RequestStatus
+from scheduler.status import RUNNING, RequestStatus
 from scheduler.stopping import StopRules
-
-Deliver = Callable[[Request, Sequence[int]], RequestStatus | None]
 
 
 class Arrival(Enum):
@@ -35,6 +33,9 @@ class Arrival(Enum):
     """It belongs to something that was given up, and is dropped."""
 
 
+LIVE: Final = Arrival.LIVE
+
+
 class SyncBookkeeping:
     """One batch at a time: what was scheduled has come back before the next step is planned."""
 
@@ -45,20 +46,16 @@ class SyncBookkeeping:
         self.kv_cache = kv_cache
         self.rules = rules
         self.drafter = drafter
-        self._append = StopRules(config, rules).append
+        self.stop_rules = StopRules(config, rules)
         self._enters_after_outputs = kv_cache.caching and drafter.num_drafts > 0 and rules.enter_after_outputs
-        plain = drafter.num_drafts == 0 or not (rules.uncount_cut_tokens or self._enters_after_outputs)
-        self.deliver: Deliver = self._append if plain else self._deliver
-        """Takes a request and a step's tokens for it, appends them, returns the final status if they end
-        it.
-        """
+        self._uncounts_cut_tokens = drafter.num_drafts > 0 and rules.uncount_cut_tokens
 
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """Called at the end of schedule()."""
 
     def note_arrival(self, request: Request, num_scheduled: int) -> Arrival:
         """The output of a step that scheduled so many tokens for the request is there."""
-        return Arrival.LIVE
+        return LIVE
 
     def awaits_stale_output(self, request: Request) -> bool:
         """Whether output from before a preemption or a reset is still to be dealt with."""
@@ -69,9 +66,19 @@ class SyncBookkeeping:
         if request.num_computed_tokens > 0:
             request.num_computed_tokens -= num_rejected
 
-    def deliver_stale(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
+    def deliver(self, request: Request, tokens: list[int]) -> RequestStatus | None:
+        """Append a step's tokens for a request; returns the final status if they end it."""
+        before = request.num_tokens
+        final = self.stop_rules.append(request, tokens)
+        if self._uncounts_cut_tokens:
+            request.num_computed_tokens -= len(tokens) - (request.num_tokens - before)
+        if self._enters_after_outputs:
+            self.kv_cache.enter(request, request.num_computed_tokens)
+        return final
+
+    def deliver_stale(self, request: Request, tokens: list[int]) -> RequestStatus | None:
         """`deliver` for stale output: nothing but the tokens changes."""
-        return self._append(request, tokens)
+        return self.stop_rules.append(request, tokens)
 
     def note_preempted(self, request: Request, *, by_reset: bool) -> None:
         """The request has lost its place (`by_reset`: for a reset of the prefix cache)."""
@@ -79,35 +86,22 @@ class SyncBookkeeping:
     def note_turn_ended(self, request: Request) -> None:
         """A turn of a streaming session is over."""
 
-    def _deliver(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
-        before = request.num_tokens
-        final = self._append(request, tokens)
-        if self.rules.uncount_cut_tokens:
-            request.num_computed_tokens -= len(tokens) - (request.num_tokens - before)
-        if self._enters_after_outputs:
-            self.kv_cache.enter(request, request.num_computed_tokens)
-        return final
-
 
 class AsyncBookkeeping(SyncBookkeeping):
     """Placeholders for tokens in flight; after a reset a flag lets the next output be dropped."""
 
-    def __init__(self, config: SchedulerConfig, rules: Rules, drafter: Drafter, kv_cache: KVCache) -> None:
-        super().__init__(config, rules, drafter, kv_cache)
-        self.deliver = self._deliver
-
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """Everything that samples in this step has one more token in flight, and its drafts."""
-        drafts = output.scheduled_spec_decode_tokens
-        for request, samples in zip(output.requests, output.samples, strict=True):
-            if samples:
+        drafts, samples = output.scheduled_spec_decode_tokens, output.samples
+        for i, request in enumerate(output.requests):
+            if samples[i]:
                 request.num_output_placeholders += 1
                 if drafts:
                     request.num_output_placeholders += drafts.get(request.request_id, 0)
         if self.drafter.num_drafts:
             num_drafts = self.drafter.num_drafts_after(len(output.requests))
-            for request, samples in zip(output.requests, output.samples, strict=True):
-                if samples:
+            for i, request in enumerate(output.requests):
+                if samples[i]:
                     request.num_draft_tokens = num_drafts
 
     def note_rejected(self, request: Request, num_rejected: int) -> None:
@@ -122,14 +116,14 @@ class AsyncBookkeeping(SyncBookkeeping):
             request.num_output_placeholders = 0
             request.drop_stale_output = True
 
-    def _deliver(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
+    def deliver(self, request: Request, tokens: list[int]) -> RequestStatus | None:
         """Tokens come out of flight; full blocks of what is now known are entered in the prefix cache."""
         if request.drop_stale_output:
             request.drop_stale_output = False
             return None
-        was_running = request.status is RequestStatus.RUNNING
+        was_running = request.status is RUNNING
         before = request.num_tokens
-        final = self._append(request, tokens)
+        final = self.stop_rules.append(request, tokens)
         in_flight = request.num_output_placeholders - (request.num_tokens - before)
         request.num_output_placeholders = in_flight
         processed = request.num_computed_tokens - in_flight
@@ -146,14 +140,15 @@ class TrackingBookkeeping(AsyncBookkeeping):
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """All scheduled tokens are in flight."""
         super().note_scheduled(output)
-        for request, count in zip(output.requests, output.num_scheduled_tokens, strict=True):
-            request.num_tokens_in_flight += count
+        counts = output.num_scheduled_tokens
+        for i, request in enumerate(output.requests):
+            request.num_tokens_in_flight += counts[i]
 
     def note_arrival(self, request: Request, num_scheduled: int) -> Arrival:
         """Outputs come back in order, so the stale ones come first."""
         request.num_tokens_in_flight -= num_scheduled
         if request.num_stale_tokens <= 0:
-            return Arrival.LIVE
+            return LIVE
         request.num_stale_tokens -= num_scheduled
         return Arrival.WORTHLESS if request.drop_stale_output else Arrival.STALE
 
@@ -175,10 +170,11 @@ class TrackingBookkeeping(AsyncBookkeeping):
         request.drop_stale_output = True
         request.num_stale_tokens = request.num_tokens_in_flight
 
-    def _deliver(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
-        was_running = request.status is RequestStatus.RUNNING
+    def deliver(self, request: Request, tokens: list[int]) -> RequestStatus | None:
+        """See `SyncBookkeeping`."""
+        was_running = request.status is RUNNING
         before = request.num_tokens
-        final = self._append(request, tokens)
+        final = self.stop_rules.append(request, tokens)
         arrived = request.num_tokens - before
         if self.rules.uncount_cut_tokens:
             request.num_computed_tokens -= len(tokens) - arrived

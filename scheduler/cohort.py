@@ -17,16 +17,15 @@ Nothing here decides anything. Every count, block and order is the one the ordin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from scheduler.kv_cache.plain import PlainKVCache
 from scheduler.output import SchedulerOutput
-from scheduler.request import Request
+from scheduler.request import Request, place_of
 from scheduler.state import EngineState
-from scheduler.status import RequestStatus
+from scheduler.status import RUNNING
 
 if TYPE_CHECKING:
     from scheduler.scheduler import Scheduler
@@ -45,9 +44,10 @@ _in_order = attrgetter("running_order")
 class Member:
     """What the cohort knows of one request. `alone`: its blocks enter the prefix cache unseen, in a run."""
 
-    __slots__ = ("alone", "base", "leaves_at")
+    __slots__ = ("alone", "base", "leaves_at", "request")
 
-    def __init__(self, base: int, leaves_at: int, alone: bool) -> None:
+    def __init__(self, request: Request, base: int, leaves_at: int, alone: bool) -> None:
+        self.request = request
         self.base = base
         self.leaves_at = leaves_at
         self.alone = alone
@@ -87,8 +87,10 @@ class Cohort:
         """Members by the clock, modulo the block size, at which they need a block; in running order."""
         self._seen: list[Request] = []
         """Members that are not alone: their blocks must be entered one by one, in running order."""
-        self._leaving: list[tuple[int, int, Request]] = []
-        self._largest_base: int | None = None
+        self._leaving: list[Member] = []
+        """Members by the step in which they leave, the next one last; and some that have left before."""
+        self._largest_base = 0
+        self._knows_largest = False
         self._awake: list[Request] | None = []
         """Running requests outside the cohort, and perhaps some that no longer run; None: not known."""
         self._walked: Request | None = None
@@ -114,21 +116,24 @@ class Cohort:
         if awake or self._seen or len(needy) > self._pool.free_queue.size:
             self._walk(awake, needy, output)
         elif needy:
-            for request, block in zip(needy, self._pool.take(len(needy)), strict=True):
-                request.block_tables[0].append(block)
+            blocks = self._pool.take(len(needy))
+            for i, request in enumerate(needy):
+                request.block_tables[0].append(blocks[i])
         self._entered = clock + 1 - len(self.in_flight)
         return True
 
     def _find_awake(self) -> list[Request]:
-        if self._awake is None:
-            self._awake = [request for request in self._state.running if request.member is None]
-        elif self._awake:
-            running = RequestStatus.RUNNING
-            self._awake = [r for r in self._awake if r.status is running and r.member is None]
-            self._awake.sort(key=_in_order)
-        return self._awake
+        awake = self._awake
+        if awake is None:
+            awake = [request for request in self._state.running if request.member is None]
+        elif awake:
+            awake = [request for request in awake if request.status is RUNNING and request.member is None]
+            if len(awake) > 1:
+                awake = sorted(set(awake), key=_in_order)
+        self._awake = awake
+        return awake
 
-    def _is_plain(self, awake: Sequence[Request], needy: Sequence[Request], budget: int) -> bool:
+    def _is_plain(self, awake: list[Request], needy: list[Request], budget: int) -> bool:
         """Whether everybody gets the tokens due to it; the last in the running list may get less."""
         if self.in_flight and not self._ahead:
             return False
@@ -143,16 +148,16 @@ class Cohort:
             blocks += lacking // self._size + 2
         return tokens <= budget and (self._tail_is_victim or blocks <= self._pool.free_queue.size)
 
-    def _walk(self, awake: Sequence[Request], needy: Sequence[Request], output: SchedulerOutput) -> None:
+    def _walk(self, awake: list[Request], needy: list[Request], output: SchedulerOutput) -> None:
         """Walk those who have something to do, in running order; preempt from the tail for blocks."""
         clock, size = self.clock, self._size
         entered = clock + 1 - len(self.in_flight)
-        events = self._events = sorted({*awake, *needy, *self._full(entered)}, key=_in_order)
+        events = self._events = _merged(_merged(awake, needy), self._full(entered))
         for request in events:  # grows behind the walk where texts are met
             self._walked = request
             member = request.member
             if member is None:
-                if request.status is RequestStatus.RUNNING:
+                if request.status is RUNNING:
                     while not self._scheduler.walk_one(request, output):
                         if self._preempt_tail(output) is request:
                             break
@@ -178,9 +183,10 @@ class Cohort:
 
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """A step is complete: members count as scheduled in it."""
-        if self._awake is not None:
-            self._awake += output.new
-            self._awake += output.resumed
+        awake = self._awake
+        if awake is not None:
+            awake.extend(output.new)
+            awake.extend(output.resumed)
         if not output.total_num_scheduled_tokens:
             return
         clock = self.clock
@@ -194,28 +200,34 @@ class Cohort:
 
     def note_updated(self, output: SchedulerOutput) -> None:
         """The tokens of a step have been appended: who is in steady decode now joins."""
-        if output in self.in_flight:
-            self.in_flight.remove(output)
-            for other in self.in_flight:
+        in_flight = self.in_flight
+        if in_flight and in_flight[0] is output:  # else nothing was scheduled in it
+            in_flight.pop(0)
+            for other in in_flight:
                 for request in output.requests:
                     if request.is_finished and request in other.requests:
                         other.remove(request)
-            entered = self.clock - len(self.in_flight)
+            entered = self.clock - len(in_flight)
             if entered > self._entered:
                 self._entered = entered
-                for request in self._full(entered):
-                    self._enter(request, entered)
+                if self._seen:
+                    for request in self._full(entered):
+                        self._enter(request, entered)
         if self.clock >= self._no_joins_before:
-            for request, samples in zip(output.requests, output.samples, strict=True):
-                if samples and request.member is None and request.status is RequestStatus.RUNNING:
+            samples = output.samples
+            for i, request in enumerate(output.requests):
+                if samples[i] and request.member is None and request.status is RUNNING:
                     self._join(request)
 
     def sums(self) -> tuple[int, int, int]:
         """How many members there are, the sum of their computed tokens, and the largest of these."""
-        if self._largest_base is None:
-            self._largest_base = max(
-                (r.member.base for r in self._members() if r.member), default=-self.clock
-            )
+        if not self._knows_largest:
+            largest = -self.clock
+            for request in self._state.running:
+                member = request.member
+                if member is not None and member.base > largest:
+                    largest = member.base
+            self._largest_base, self._knows_largest = largest, True
         return self.size, self.sum_of_bases + self.size * self.clock, self._largest_base + self.clock
 
     # --- many steps at once -----------------------------------------------------------------------------
@@ -226,22 +238,24 @@ class Cohort:
         They are turns of `schedule()` and `update()`, with as many steps in flight as now, and nothing from
         outside in between. In the last update, but in none before, somebody may have to be looked at.
         """
-        state, size = self._state, self.size
+        state, size, in_flight = self._state, self.size, self.in_flight
         if (
             not size
             or size != len(state.running)
             or state.pause
-            or (state.waiting and not self._scheduler.is_full())
+            or (len(state.waiting) and not self._scheduler.is_full())
             or size > self._scheduler.token_budget
             or self._seen
-            or any(output.requests for output in self.in_flight)
-            or (self.in_flight and not self._ahead)
+            or (in_flight and not self._ahead)
         ):
             return 0
+        for output in in_flight:
+            if output.requests:
+                return 0
         leaving = self._leaving
-        while leaving[0][2].member is None or leaving[0][2].member.leaves_at != leaving[0][0]:
-            heappop(leaving)
-        most = min(most, leaving[0][0] - self.clock + len(self.in_flight) + 1)
+        while leaving[-1].request.member is not leaving[-1]:
+            leaving.pop()
+        most = min(most, leaving[-1].leaves_at - self.clock + len(in_flight) + 1)
         free = self._pool.free_queue.size
         if (most // self._size + 1) * size <= free:
             return most
@@ -252,6 +266,38 @@ class Cohort:
                 break
             steps += 1
         return steps
+
+    def take_steps(self, steps: int) -> tuple[list[int], list[int]]:
+        """Take so many steps of `steps_ahead` at once: the turns of `schedule()` and `update()`.
+
+        Returns the blocks in use, and the free ones that can be hit, after each step. If `unfold` then gives
+        a step, the last update is still to be done, with it.
+        """
+        state, pool, size, all_needy = self._state, self._pool, self._size, self._needy
+        first, end = self.clock, self.clock + steps
+        used, cached = self._kv.num_used_blocks, pool.num_cached_free
+        count = 0
+        for clock in range(first, end):
+            count += len(all_needy[clock % size])
+        unkeyed: list[int] = []
+        blocks = pool.take(count, unkeyed) if count else unkeyed
+        used_blocks: list[int] = []
+        cached_blocks: list[int] = []
+        taken = kept = 0
+        for clock in range(first, end):
+            for request in all_needy[clock % size]:
+                request.block_tables[0].append(blocks[taken])
+                taken += 1
+            while kept < len(unkeyed) and unkeyed[kept] < taken:
+                kept += 1
+            used_blocks.append(used + taken)
+            cached_blocks.append(cached - taken + kept)
+        self.clock = end
+        self._entered = max(self._entered, end - len(self.in_flight))
+        state.num_steps += steps
+        if state.finished_req_ids:
+            state.finished_req_ids = set()
+        return used_blocks, cached_blocks
 
     def advance(self, steps: int) -> tuple[list[int], list[int]]:
         """Take so many steps of `steps_ahead` at once: the turns of `schedule()` and `update()`.
@@ -281,7 +327,8 @@ class Cohort:
         self.clock += steps
         self._entered = max(self._entered, self.clock - len(self.in_flight))
         self._state.num_steps += steps
-        self._state.finished_req_ids = set()
+        if self._state.finished_req_ids:
+            self._state.finished_req_ids = set()
         return taken, evicted
 
     def unfold(self, output: SchedulerOutput | None = None) -> SchedulerOutput | None:
@@ -292,9 +339,10 @@ class Cohort:
         """
         leaving, in_flight = self._leaving, self.in_flight
         step = self.clock - len(in_flight) - (output is None)
-        while leaving and leaving[0][0] <= step:
-            leaves_at, _, request = heappop(leaving)
-            if request.member is not None and request.member.leaves_at == leaves_at:
+        while leaving and leaving[-1].leaves_at <= step:
+            member = leaving.pop()
+            request = member.request
+            if request.member is member:
                 if output is None:
                     output = SchedulerOutput(0)
                     in_flight.insert(0, output)
@@ -314,9 +362,11 @@ class Cohort:
             or computed < request.high_water_tokens
             or self._state.bookkeeping.awaits_stale_output(request)
             or len(request.block_tables[0]) != -(-computed // self._size)
-            or any(request not in output.requests for output in self.in_flight)
         ):
             return
+        for output in self.in_flight:
+            if request not in output.requests:
+                return
         config = self._state.config
         room = config.max_model_len - request.num_tokens
         limit = min(request.max_tokens - request.num_output_tokens, room) - 1
@@ -327,27 +377,41 @@ class Cohort:
             return
         clock = self.clock
         alone = not self._kv.caching or self._kv.enters_unseen(request)
-        member = Member(computed - clock, clock + stay, alone)
-        request.member = member
+        member = request.member = Member(request, computed - clock, clock + stay, alone)
         for output in self.in_flight:
             output.remove(request)
         if not alone:
             self._insert(self._seen, request)
         self._insert(self._needy[-member.base % self._size], request)
-        heappush(self._leaving, (member.leaves_at, request.running_order, request))
+        self._note_leaving(member)
         self.size += 1
         self.sum_of_bases += member.base
-        if self.size == 1 or (self._largest_base is not None and member.base > self._largest_base):
-            self._largest_base = member.base
+        if self.size == 1 or (self._knows_largest and member.base > self._largest_base):
+            self._largest_base, self._knows_largest = member.base, True
 
     def _steady_tokens(self, request: Request) -> int:
         """How many of the next tokens surely continue the text by one id each, and stop nothing."""
         steady = self._forecast(request)
         following = request.num_tokens + request.tokens.shifts[-1]
-        for token in (self._state.config.eos_token_id, *request.stop_token_ids):
-            if following <= token < following + steady:
-                steady = token - following
+        eos = self._state.config.eos_token_id
+        if following <= eos < following + steady:
+            steady = eos - following
+        if request.stop_token_ids:
+            for token in request.stop_token_ids:
+                if following <= token < following + steady:
+                    steady = token - following
         return steady
+
+    def _note_leaving(self, member: Member) -> None:
+        leaving, leaves_at = self._leaving, member.leaves_at
+        low, high = 0, len(leaving)
+        while low < high:
+            middle = (low + high) >> 1
+            if leaving[middle].leaves_at > leaves_at:
+                low = middle + 1
+            else:
+                high = middle
+        leaving.insert(low, member)
 
     def _insert(self, requests: list[Request], request: Request) -> None:
         """Into a list in running order; the newest come last, and they are the usual case."""
@@ -365,8 +429,9 @@ class Cohort:
         self.size -= 1
         self.sum_of_bases -= member.base
         if member.base == self._largest_base:
-            self._largest_base = None
-        self._needy[-member.base % self._size].remove(request)
+            self._knows_largest = False
+        needy = self._needy[-member.base % self._size]
+        needy.pop(place_of(request, needy))
         if not member.alone:
             self._seen.remove(request)
         first = self.clock - len(self.in_flight)
@@ -442,3 +507,19 @@ class Cohort:
         if self._kv.enters_unseen(request):
             member.alone = True
             self._seen.remove(request)
+
+
+def _merged(one: list[Request], two: list[Request]) -> list[Request]:
+    """Two lists in running order as one; whoever is in both is named once."""
+    merged: list[Request] = []
+    i = 0
+    for request in two:
+        order = request.running_order
+        while i < len(one) and one[i].running_order < order:
+            merged.append(one[i])
+            i += 1
+        if i < len(one) and one[i] is request:
+            i += 1
+        merged.append(request)
+    merged.extend(one[i:])
+    return merged

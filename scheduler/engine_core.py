@@ -34,9 +34,8 @@ from scheduler.policies import (
     PriorityOrder,
     VictimPolicy,
 )
-from scheduler.policies.fair import FairQueue
 from scheduler.prefill_interval import PrefillInterval
-from scheduler.queues import make_queue
+from scheduler.queues import PolicyQueue, make_queue
 from scheduler.release import Release
 from scheduler.release import release as find_release
 from scheduler.remote_loads import RemoteLoads
@@ -144,7 +143,7 @@ class EngineCore:
         config = self.config
         return (
             isinstance(self.kv_cache, PlainKVCache)
-            and not isinstance(self.state.waiting.ordinary, FairQueue)
+            and not isinstance(self.state.waiting.ordinary, PolicyQueue)
             and not drafting.num_drafts
             and config.max_loras is None
             and self.state.connector is None
@@ -159,7 +158,7 @@ class EngineCore:
         return self._scheduler.schedule()
 
     def update(
-        self, output: SchedulerOutput, sampled: Sequence[Sequence[int]], report: KVReport | None = None
+        self, output: SchedulerOutput, sampled: Sequence[list[int]], report: KVReport | None = None
     ) -> EngineCoreOutputs:
         """Apply a step's output: `sampled[i]` are the tokens of the i-th scheduled request, empty if none."""
         return self._update.apply(output, sampled, report)
@@ -197,6 +196,11 @@ class EngineCore:
         """Bring the counts of every request up to date (those of cohort members are kept only in sum)."""
         if self.state.cohort is not None:
             self.state.cohort.write_back_all()
+
+    def take_steps(self, steps: int) -> tuple[list[int], list[int]]:
+        """See `Cohort.take_steps`."""
+        assert self.state.cohort is not None
+        return self.state.cohort.take_steps(steps)
 
     def advance(self, steps: int) -> tuple[list[int], list[int]]:
         """See `Cohort.advance`."""

@@ -8,23 +8,21 @@ features: `remote_loads.RemoteLoads`, `grammar.GrammarGate`, `streaming.IdleSess
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from scheduler.output import SchedulerOutput
 from scheduler.request import Request
 
 
-class AdmissionGate(Protocol):
+class AdmissionGate:
     """One reason to pass a waiting request over."""
 
     def holds_back(self, request: Request, output: SchedulerOutput) -> bool:
         """True: set the request aside in this pass. `output` is the step so far. May move the request to
         WAITING.
         """
-        ...
+        raise NotImplementedError
 
 
-class StaleOutputGate:
+class StaleOutputGate(AdmissionGate):
     """Passes over requests whose output from before a preemption is still to arrive."""
 
     def holds_back(self, request: Request, output: SchedulerOutput) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from scheduler.gates import AdmissionGate
 from scheduler.output import SchedulerOutput
 from scheduler.request import Request
 from scheduler.status import RequestStatus
@@ -25,7 +26,7 @@ class AcceptAll:
         return num_drafts
 
 
-class GrammarGate:
+class GrammarGate(AdmissionGate):
     """Passes over requests whose grammar is still being compiled; `ready` is told when one is done."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from scheduler.request import Request
 from scheduler.state import EngineState
-from scheduler.status import RequestStatus
+from scheduler.status import WAITING, RequestStatus
 
 
 def add(state: EngineState, request: Request) -> None:
@@ -20,7 +20,7 @@ def add(state: EngineState, request: Request) -> None:
 def enqueue(state: EngineState, request: Request) -> None:
     """A request waits from now on."""
     state.waiting.add(request)
-    if request.status is not RequestStatus.WAITING:
+    if request.status is not WAITING:
         state.interval.defer(request)
 
 
@@ -60,7 +60,8 @@ def end(state: EngineState, request: Request, *, blocks_are_being_written: bool 
     state.finished_req_ids.add(request.request_id)
     if state.finished_by_client is not None:
         state.finished_by_client.setdefault(request.client_index, set()).add(request.request_id)
-    state.prefills_under_way.pop(request.request_id, None)
+    if state.prefills_under_way:
+        state.prefills_under_way.pop(request.request_id, None)
     if not delayed and not blocks_are_being_written:
         release(state, request)
 
@@ -69,7 +70,8 @@ def release(state: EngineState, request: Request) -> None:
     """Give an ended request's blocks back and forget it."""
     state.free_blocks(request)
     request.block_keys = []
-    state.requests.pop(request.request_id, None)
+    if request.request_id in state.requests:
+        del state.requests[request.request_id]
 
 
 def reset_prefix_cache(state: EngineState, preempt_running: bool) -> tuple[bool, list[Request]]:

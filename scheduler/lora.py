@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from scheduler.gates import AdmissionGate
 from scheduler.output import SchedulerOutput
 from scheduler.request import Request
 from scheduler.state import EngineState
 
 
-class AdapterGate:
+class AdapterGate(AdmissionGate):
     """Passes over requests whose adapter would be one too many in this step.
 
     The adapters of a step are those of everything scheduled in it so far or, as the release has it, of all

@@ -6,7 +6,8 @@ parallel; block tables are not copied into it, they stand on the requests.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Collection
+from typing import Final
 
 from scheduler.request import Request
 from scheduler.status import FinishReason
@@ -42,6 +43,9 @@ OUTPUT_FIELDS = (
 )
 
 
+_NOBODY: Final[Collection[int]] = frozenset()
+
+
 class SchedulerOutput:
     """One step's decisions. The four lists are parallel, in scheduled order: running, then new and
     resumed.
@@ -73,7 +77,7 @@ class SchedulerOutput:
         self.resumed: list[Request] = []
         """Admitted again after a preemption."""
         self.preempted: list[Request] = []
-        self.finished_req_ids: set[int] = set()
+        self.finished_req_ids: Collection[int] = _NOBODY
         """Requests that ended since the previous step."""
         self.total_num_scheduled_tokens = 0
         self.num_recomputed_tokens = 0
@@ -145,8 +149,11 @@ class SchedulerOutput:
 
     def insert(self, request: Request, num_computed_before: int) -> None:
         """Name a request that had one token as a member of the cohort, at its place in running order."""
-        place = bisect_right(self.running_orders, request.running_order)
-        self.running_orders.insert(place, request.running_order)
+        order, orders = request.running_order, self.running_orders
+        place = len(orders)
+        while place and orders[place - 1] > order:
+            place -= 1
+        orders.insert(place, order)
         self.requests.insert(place, request)
         self.num_scheduled_tokens.insert(place, 1)
         self.num_computed_before.insert(place, num_computed_before)

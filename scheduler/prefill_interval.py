@@ -8,7 +8,7 @@ pass over it, more requests wait than are deferred for reasons of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 
 from scheduler.request import Request
 
@@ -28,6 +28,8 @@ class PrefillInterval:
 
     def begin_step(self, running: Iterable[Request]) -> None:
         """Decide about the step that is about to be planned."""
+        if self.interval == 1:
+            return
         since_prefill = self._executed + 1 - self._last_prefill
         self.is_held = (
             since_prefill < self.interval
@@ -46,12 +48,13 @@ class PrefillInterval:
 
     def undefer(self, request: Request) -> None:
         """The request was admitted or left the line."""
-        self._deferred.discard(request.request_id)
+        if self._deferred:
+            self._deferred.discard(request.request_id)
 
-    def end_pass(self, num_waiting: int) -> None:
+    def end_pass(self, waiting: Sized) -> None:
         """The pass over the waiting line is over."""
-        if not self.is_held:
-            self._backed_up = num_waiting > len(self._deferred)
+        if self.interval > 1 and not self.is_held:
+            self._backed_up = len(waiting) > len(self._deferred)
 
     def end_step(self, scheduled_any: bool) -> None:
         """The step is planned."""

@@ -8,86 +8,96 @@ happens when a key changes inside the heap, is part of vLLM's visible behaviour.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
 
 from scheduler.policies import AnyWaitingOrder, FairOrder, FcfsOrder, RequestView, WaitingOrder
 from scheduler.policies.fair import FairQueue
 from scheduler.request import Request
 
 
-class RequestQueue(Protocol):
+class RequestQueue:
     """What the scheduler asks of a waiting queue."""
 
     def add(self, request: Request) -> None:
         """Enqueue a request that newly waits."""
-        ...
+        raise NotImplementedError
 
     def add_front(self, request: Request) -> None:
         """Enqueue a preempted request."""
-        ...
+        raise NotImplementedError
 
     def peek(self) -> Request:
         """The head."""
-        ...
+        raise NotImplementedError
 
     def pop(self) -> Request:
         """Take the head."""
-        ...
+        raise NotImplementedError
 
     def put_back(self, set_aside: Sequence[Request]) -> None:
         """Take back requests popped and passed over in one pass, in the order in which they were popped."""
-        ...
+        raise NotImplementedError
 
     def remove(self, requests: Collection[Request]) -> None:
         """Take out requests wherever they stand; those that are not here do not matter."""
-        ...
+        raise NotImplementedError
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Request]:
         """In the order in which pops would return them."""
-        ...
+        raise NotImplementedError
 
 
-class FifoQueue:
-    """First come, first served; preempted requests go to the front."""
+class FifoQueue(RequestQueue):
+    """First come, first served; preempted requests go to the front.
 
-    __slots__ = ("_queue",)
+    Two lists: who stands in `_front`, the head last, goes before those in `_back`, who stand as they came.
+    """
 
     def __init__(self) -> None:
-        self._queue: deque[Request] = deque()
+        self._front: list[Request] = []
+        self._back: list[Request] = []
 
     def add(self, request: Request) -> None:
         """To the tail."""
-        self._queue.append(request)
+        self._back.append(request)
 
     def add_front(self, request: Request) -> None:
         """To the front."""
-        self._queue.appendleft(request)
+        self._front.append(request)
 
     def peek(self) -> Request:
         """The head."""
-        return self._queue[0]
+        if not self._front:
+            self._turn_over()
+        return self._front[-1]
 
     def pop(self) -> Request:
         """Take the head."""
-        return self._queue.popleft()
+        if not self._front:
+            self._turn_over()
+        return self._front.pop()
+
+    def _turn_over(self) -> None:
+        self._back.reverse()
+        self._front, self._back = self._back, self._front
 
     def put_back(self, set_aside: Sequence[Request]) -> None:
         """To the front, in their old order."""
-        self._queue.extendleft(reversed(set_aside))
+        self._front.extend(reversed(set_aside))
 
     def remove(self, requests: Collection[Request]) -> None:
         """Take out requests."""
-        self._queue = deque(request for request in self._queue if request not in requests)
+        self._front = [request for request in self._front if request not in requests]
+        self._back = [request for request in self._back if request not in requests]
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._front) + len(self._back)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._queue)
+        return iter([*reversed(self._front), *self._back])
 
 
 class _Entry:
@@ -104,14 +114,12 @@ class _Entry:
         return self.order.key(self.view) < self.order.key(other.view)
 
 
-class HeapQueue:
+class HeapQueue(RequestQueue):
     """A binary heap ordered by `order`.
 
     What was set aside comes back through a second heap, in its pop order, or (`put_back_singly`) one by
     one, the last first.
     """
-
-    __slots__ = ("_heap", "order", "put_back_singly")
 
     def __init__(self, order: WaitingOrder, put_back_singly: bool = False) -> None:
         self.order = order
@@ -160,10 +168,47 @@ class HeapQueue:
             yield heapq.heappop(heap).request
 
 
+class PolicyQueue(RequestQueue):
+    """The queue that a waiting order brings along."""
+
+    def __init__(self, queue: FairQueue) -> None:
+        self._queue = queue
+
+    def add(self, request: Request) -> None:
+        """See `RequestQueue`."""
+        self._queue.add(request)
+
+    def add_front(self, request: Request) -> None:
+        """See `RequestQueue`."""
+        self._queue.add_front(request)
+
+    def peek(self) -> Request:
+        """See `RequestQueue`."""
+        return self._queue.peek()
+
+    def pop(self) -> Request:
+        """See `RequestQueue`."""
+        return self._queue.pop()
+
+    def put_back(self, set_aside: Sequence[Request]) -> None:
+        """See `RequestQueue`."""
+        self._queue.put_back(set_aside)
+
+    def remove(self, requests: Collection[Request]) -> None:
+        """See `RequestQueue`."""
+        self._queue.remove(requests)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._queue)
+
+
 def make_queue(order: AnyWaitingOrder, *, put_back_singly: bool = False) -> RequestQueue:
     """An empty queue that gives requests out in this order."""
     if isinstance(order, FcfsOrder):
         return FifoQueue()
     if isinstance(order, FairOrder):
-        return FairQueue(order)
+        return PolicyQueue(FairQueue(order))
     return HeapQueue(order, put_back_singly)

@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterable, Mapping
 
 from scheduler import lifecycle
 from scheduler.connector import KVReport
+from scheduler.gates import AdmissionGate
 from scheduler.output import RequestOutput, SchedulerOutput
 from scheduler.request import Request
 from scheduler.state import EngineState
 from scheduler.status import FinishReason, RequestStatus
 
 
-class RemoteLoads:
+class RemoteLoads(AdmissionGate):
     """The loads of one engine. As an admission gate it passes over requests whose load is still under way."""
 
     def __init__(self, state: EngineState) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from scheduler.status import RequestStatus, check_move
+from scheduler.status import FIRST_FINISHED, RequestStatus, check_move
 from scheduler.tokens import TokenRange, TokenRuns
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Request:
     @property
     def is_finished(self) -> bool:
         """True once the request has ended, for whatever reason."""
-        return self.status >= RequestStatus.FINISHED_STOPPED
+        return self.status >= FIRST_FINISHED
 
     def move_to(self, status: RequestStatus) -> None:
         """Change the status, along the engine's ways only (`scheduler.status.MOVES`)."""
@@ -195,3 +195,16 @@ class Request:
             f"Request({self.request_id}, {self.status.name}, tokens={self.num_tokens}, "
             f"computed={self.num_computed_tokens})"
         )
+
+
+def place_of(request: Request, requests: list[Request]) -> int:
+    """Where a request stands in a list in running order, or would stand."""
+    order = request.running_order
+    low, high = 0, len(requests)
+    while low < high:
+        middle = (low + high) >> 1
+        if requests[middle].running_order < order:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -9,8 +9,7 @@ from this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import islice
+from typing import Final
 
 from scheduler.admission import AdmissionRoom
 from scheduler.async_scheduling import SyncBookkeeping
@@ -23,9 +22,9 @@ from scheduler.policies import FcfsTail, RunningView, VictimPolicy, VictimView
 from scheduler.request import Request
 from scheduler.speculation import Drafter, use_drafts
 from scheduler.state import EngineState
-from scheduler.status import RequestStatus
+from scheduler.status import PREEMPTED, RUNNING, WAITING, RequestStatus
 
-_NO_MATCH = ExternalMatch(0, False)
+_NO_MATCH: Final = ExternalMatch(0, False)
 
 
 class Scheduler:
@@ -35,7 +34,7 @@ class Scheduler:
         self,
         state: EngineState,
         victim_policy: VictimPolicy,
-        gates: Sequence[AdmissionGate],
+        gates: list[AdmissionGate],
         bookkeeping: SyncBookkeeping,
         drafter: Drafter,
     ) -> None:
@@ -48,7 +47,6 @@ class Scheduler:
         self.bookkeeping = bookkeeping
         self.drafter = drafter
         self.room = AdmissionRoom(state, drafter)
-        self.cut = state.kv_cache.cut_at_state_boundary
         self.token_budget = min(
             config.max_num_scheduled_tokens or config.max_num_batched_tokens, config.max_num_batched_tokens
         )
@@ -86,9 +84,9 @@ class Scheduler:
         """Schedule running requests from `index` on, up to the first preemption; returns where to go on."""
         running, held = self.state.running, self.state.interval.is_held
         num_steady, room = 0, output.num_tokens_left
-        note_request, note_count = output.requests.append, output.num_scheduled_tokens.append
-        note_computed, note_samples = output.num_computed_before.append, output.samples.append
-        for request in islice(running, index, None):
+        requests, counts = output.requests, output.num_scheduled_tokens
+        befores, samples = output.num_computed_before, output.samples
+        for request in running[index:]:
             computed = request.num_computed_tokens
             in_flight = request.num_output_placeholders
             if in_flight and computed + 2 - in_flight >= request.max_total_tokens:
@@ -97,10 +95,10 @@ class Scheduler:
             if lacking == 1 and computed < request.kv_quiet_until:
                 # steady decode: `output.add(request, 1)` spelled out, for this is where most requests go
                 request.num_computed_tokens = computed + 1
-                note_request(request)
-                note_count(1)
-                note_computed(computed)
-                note_samples(True)
+                requests.append(request)
+                counts.append(1)
+                befores.append(computed)
+                samples.append(True)
                 num_steady += 1
                 if num_steady < room:
                     continue
@@ -150,9 +148,11 @@ class Scheduler:
     def _tokens_this_step(self, request: Request, lacking: int, output: SchedulerOutput) -> int:
         """The part of the lacking tokens that this step's limits allow."""
         longest = self.state.config.max_model_len - 1 - request.num_computed_tokens
-        num_tokens = min(self._capped(lacking), output.num_tokens_left, longest)
-        num_tokens = self.cut(request, request.num_computed_tokens, num_tokens)
-        return self._feed_drafter(request, request.num_computed_tokens, num_tokens)
+        num_tokens = min(self._capped(lacking), output.num_tokens_left)
+        num_tokens = min(num_tokens, longest)
+        computed = request.num_computed_tokens
+        num_tokens = self.state.kv_cache.cut_at_state_boundary(request, computed, num_tokens)
+        return self._feed_drafter(request, computed, num_tokens)
 
     def _capped(self, num_tokens: int) -> int:
         """A long prefill gets no more than the threshold."""
@@ -220,12 +220,7 @@ class Scheduler:
             request = waiting.head(only_holders=state.pause == 1)
             if request is None:
                 break
-            found = None
-            for gate in self.gates:
-                if gate.holds_back(request, output):
-                    break
-            else:
-                found = self._find_computed(request)
+            found = None if self._is_held_back(request, output) else self._find_computed(request)
             if found is None:
                 self._set_aside(request)
                 continue
@@ -247,7 +242,15 @@ class Scheduler:
             else:
                 self._admit(request, num_tokens, computed, output)
         waiting.put_back()
-        state.interval.end_pass(len(waiting))
+        state.interval.end_pass(waiting)
+
+    def _is_held_back(self, request: Request, output: SchedulerOutput) -> bool:
+        """Whether a gate passes the request over; none has a reason if it is an ordinary one."""
+        status = request.status
+        ordinary = status is WAITING or status is PREEMPTED
+        if ordinary and not request.num_stale_tokens and request.lora_name is None:
+            return False
+        return any(gate.holds_back(request, output) for gate in self.gates)
 
     def is_full(self) -> bool:
         """Whether no more requests may run."""
@@ -304,7 +307,7 @@ class Scheduler:
         if not config.enable_chunked_prefill and num_tokens > output.token_budget:
             return None
         num_tokens = min(num_tokens, output.num_tokens_left)
-        num_tokens = self.cut(request, computed, num_tokens)
+        num_tokens = self.state.kv_cache.cut_at_state_boundary(request, computed, num_tokens)
         if num_tokens == 0 and not self.state.rules.unfit_chunks_are_passed_over:
             return None
         return self._feed_drafter(request, computed, num_tokens)
@@ -374,9 +377,9 @@ class Scheduler:
 
     def _admit(self, request: Request, num_tokens: int, computed: int, output: SchedulerOutput) -> None:
         state = self.state
-        resumed = request.status is RequestStatus.PREEMPTED
+        resumed = request.status is PREEMPTED
         (output.resumed if resumed else output.new).append(request)
-        request.move_to(RequestStatus.RUNNING)
+        request.move_to(RUNNING)
         state.running.append(request)
         self.num_admitted += 1
         request.running_order = self.num_admitted

@@ -104,7 +104,8 @@ class EngineState:
                 if request.status is not RequestStatus.RUNNING or request.is_prefill_chunk
             }
         output.step_number = self.num_steps
-        output.finished_req_ids, self.finished_req_ids = self.finished_req_ids, set()
+        if self.finished_req_ids:
+            output.finished_req_ids, self.finished_req_ids = self.finished_req_ids, set()
 
     def preempt(self, request: Request, *, by_reset: bool = False) -> None:
         """Take a running request's blocks and send it back to the front of the waiting queue.

@@ -7,6 +7,7 @@ the engine never makes is a bug in the caller and raises `InvariantError` instea
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from typing import Final
 
 from scheduler.errors import InvariantError
 
@@ -31,6 +32,13 @@ class RequestStatus(IntEnum):
         return self >= RequestStatus.FINISHED_STOPPED
 
 
+# What is asked for in every step, as constants: a compiled module need not look them up in the class.
+WAITING: Final = RequestStatus.WAITING
+RUNNING: Final = RequestStatus.RUNNING
+PREEMPTED: Final = RequestStatus.PREEMPTED
+FIRST_FINISHED: Final = RequestStatus.FINISHED_STOPPED
+
+
 class FinishReason(StrEnum):
     """Why a request ended, as the API reports it."""
 
@@ -42,7 +50,7 @@ class FinishReason(StrEnum):
 
 _S = RequestStatus
 
-FINISH_REASONS: dict[RequestStatus, FinishReason] = {
+FINISH_REASONS: Final[dict[RequestStatus, FinishReason]] = {
     _S.FINISHED_STOPPED: FinishReason.STOP,
     _S.FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
     _S.FINISHED_ABORTED: FinishReason.ABORT,
@@ -55,7 +63,7 @@ _TURN_ENDS = {_S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.WAITING, _S.WAI
 _TURN_ENDS_AGAIN = _TURN_ENDS
 _ENDED_FROM_OUTSIDE = {_S.FINISHED_ABORTED, _S.FINISHED_ERROR}
 
-MOVES: dict[RequestStatus, frozenset[RequestStatus]] = {
+MOVES: Final[dict[RequestStatus, frozenset[RequestStatus]]] = {
     _S.WAITING: frozenset({_S.RUNNING, _S.WAITING_FOR_REMOTE_KVS} | _TURN_ENDS_AGAIN | _ENDED_FROM_OUTSIDE),
     _S.WAITING_FOR_FSM: frozenset({_S.WAITING} | _ENDED_FROM_OUTSIDE),
     _S.WAITING_FOR_REMOTE_KVS: frozenset({_S.WAITING, _S.PREEMPTED} | _ENDED_FROM_OUTSIDE),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from scheduler.config import SchedulerConfig
 from scheduler.release import Rules
 from scheduler.request import Request
@@ -20,7 +18,7 @@ class StopRules:
         self.eos_token_id = config.eos_token_id
         self.max_model_len = config.max_model_len
 
-    def append(self, request: Request, tokens: Sequence[int]) -> RequestStatus | None:
+    def append(self, request: Request, tokens: list[int]) -> RequestStatus | None:
         """Append tokens one by one; after one that ends the request the rest is cut.
 
         Returns the final status, None if the request goes on. Before `min_tokens` outputs nothing ends it;
@@ -37,7 +35,7 @@ class StopRules:
                 continue
             if token == self.eos_token_id and not request.ignore_eos:
                 return RequestStatus.FINISHED_STOPPED
-            if token in request.stop_token_ids:
+            if request.stop_token_ids and token in request.stop_token_ids:
                 request.stop_reason = token
                 return RequestStatus.FINISHED_STOPPED
             if num_outputs >= request.max_tokens or position + 1 >= self.max_model_len:

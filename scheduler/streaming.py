@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scheduler.gates import AdmissionGate
 from scheduler.lifecycle import finish
 from scheduler.output import SchedulerOutput
 from scheduler.request import Request
@@ -28,7 +29,7 @@ class SessionInput:
     stop_token_ids: frozenset[int] | None = None
 
 
-class IdleSessionGate:
+class IdleSessionGate(AdmissionGate):
     """Passes over sessions that wait for their next input."""
 
     def holds_back(self, request: Request, output: SchedulerOutput) -> bool:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from scheduler import lifecycle
-from scheduler.async_scheduling import Arrival, SyncBookkeeping
+from scheduler.async_scheduling import LIVE, Arrival, SyncBookkeeping
 from scheduler.connector import KVReport
 from scheduler.output import EngineCoreOutputs, RequestOutput, SchedulerOutput
 from scheduler.remote_loads import RemoteLoads
-from scheduler.request import Request
+from scheduler.request import Request, place_of
 from scheduler.speculation import SpecDecodeStats
 from scheduler.state import EngineState
-from scheduler.status import FINISH_REASONS, RequestStatus
+from scheduler.status import FINISH_REASONS, FIRST_FINISHED, RUNNING, RequestStatus
 from scheduler.streaming import Sessions
-
-_FIRST_FINISHED = RequestStatus.FINISHED_STOPPED
 
 
 class OutputUpdate:
@@ -32,62 +30,70 @@ class OutputUpdate:
         self.observer: Callable[[Request], None] | None = None
 
     def apply(
-        self, output: SchedulerOutput, sampled: Sequence[Sequence[int]], report: KVReport | None = None
+        self, output: SchedulerOutput, sampled: Sequence[list[int]], report: KVReport | None = None
     ) -> EngineCoreOutputs:
         """Append the sampled tokens, one list per scheduled request, and report what came of it."""
+        state, bookkeeping = self.state, self.bookkeeping
+        if len(sampled) != len(output.requests):
+            raise ValueError(f"tokens of {len(sampled)} requests, but {len(output.requests)} were scheduled")
         entries: list[RequestOutput] = []
-        worthless: set[int] = set()
-        errors: list[RequestOutput] = []
-        if self.state.deferred_frees and output.requests:
-            self.state.release_deferred(output.step_number)
+        worthless: set[int] | None = None
+        errors: list[RequestOutput] | None = None
+        if state.deferred_frees and output.requests:
+            state.release_deferred(output.step_number)
         if report is not None and report.invalid_blocks:
             worthless, errors = self.remote_loads.take_invalid_blocks(report.invalid_blocks, output)
-        cohort = self.state.cohort
-        stopped: list[tuple[Request, RequestStatus]] = []
-        going_on: list[Request] = []
-        bookkeeping = self.bookkeeping
+        stopped: list[tuple[Request, RequestStatus]] | None = None
+        going_on: list[Request] | None = None
         drafted = bool(output.scheduled_spec_decode_tokens)
         arrivals = self._note_arrivals(output) if bookkeeping.counts_tokens_in_flight else None
-        deliver = bookkeeping.deliver
-        for i, (request, tokens) in enumerate(zip(output.requests, sampled, strict=True)):
-            if not tokens or request.status >= _FIRST_FINISHED or request.request_id in worthless:
+        for i, request in enumerate(output.requests):
+            tokens = sampled[i]
+            status = request.status
+            if not tokens or status >= FIRST_FINISHED:
                 continue
-            stale = arrivals is not None and arrivals[i] is not Arrival.LIVE
+            if worthless is not None and request.request_id in worthless:
+                continue
+            stale = arrivals is not None and arrivals[i] is not LIVE
             if stale and arrivals is not None and arrivals[i] is Arrival.WORTHLESS:
                 continue
             if drafted:
                 self._roll_back(request, len(tokens), output, stale)
             before = request.num_tokens
-            final = bookkeeping.deliver_stale(request, tokens) if stale else deliver(request, tokens)
+            if stale:
+                final = bookkeeping.deliver_stale(request, tokens)
+            else:
+                final = bookkeeping.deliver(request, tokens)
             count = request.num_tokens - before
             if count and self.observer is not None:
                 self.observer(request)
             if final is None:
                 if count:
                     entries.append((request, count, None))
-            else:
-                stopped.append((request, request.status))
-                entries.append((request, count, FINISH_REASONS[final]))
-                if self._stop(request, final):
-                    going_on.append(request)
-        if stopped:
+                continue
+            entries.append((request, count, FINISH_REASONS[final]))
+            if stopped is None:
+                stopped = []
+            stopped.append((request, status))
+            if self._stop(request, final):
+                going_on = [request] if going_on is None else [*going_on, request]
+        if stopped is not None:
             self._leave_queues(stopped)
-        for request in going_on:
-            lifecycle.enqueue(self.state, request)
+        if going_on is not None:
+            for request in going_on:
+                lifecycle.enqueue(state, request)
         if report is not None:
             self.remote_loads.take_report(report)
-        entries += errors
-        if cohort is not None:
-            cohort.note_updated(output)
+        if errors is not None:
+            entries += errors
+        if state.cohort is not None:
+            state.cohort.note_updated(output)
         return EngineCoreOutputs(entries, self._finished_by_client())
 
     def _note_arrivals(self, output: SchedulerOutput) -> list[Arrival]:
         """What the output is to each request; also those that have ended or failed are told."""
-        note = self.bookkeeping.note_arrival
-        return [
-            note(request, count)
-            for request, count in zip(output.requests, output.num_scheduled_tokens, strict=True)
-        ]
+        bookkeeping, counts = self.bookkeeping, output.num_scheduled_tokens
+        return [bookkeeping.note_arrival(request, counts[i]) for i, request in enumerate(output.requests)]
 
     def _roll_back(self, request: Request, num_tokens: int, output: SchedulerOutput, stale: bool) -> None:
         num_drafts = output.scheduled_spec_decode_tokens.get(request.request_id, 0)
@@ -113,14 +119,13 @@ class OutputUpdate:
 
     def _leave_queues(self, stopped: list[tuple[Request, RequestStatus]]) -> None:
         """Requests leave the queue in which they stood when their last token came."""
-        if len(stopped) == 1 and stopped[0][1] is RequestStatus.RUNNING:
-            self.state.running.remove(stopped[0][0])
-            return
-        from_running = {request for request, was in stopped if was is RequestStatus.RUNNING}
-        from_waiting = {request for request, was in stopped if was is not RequestStatus.RUNNING}
-        if from_running:
-            running = self.state.running
-            running[:] = [request for request in running if request not in from_running]
+        running = self.state.running
+        from_waiting: list[Request] = []
+        for request, was in stopped:
+            if was is RUNNING:
+                running.pop(place_of(request, running))
+            else:
+                from_waiting.append(request)
         if from_waiting:
             self.state.waiting.remove(from_waiting)
 

@@ -8,66 +8,63 @@ hold blocks first, so that no holder can be stuck behind a request that waits fo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Protocol
 
 from scheduler.queues import RequestQueue
 from scheduler.request import Request
 from scheduler.status import RequestStatus
 
 
-class WaitingLine(Protocol):
+class WaitingLine:
     """What the engine asks of its waiting requests."""
-
-    ordinary: RequestQueue
-    """The queue of requests that hold nothing (of all, if there is only one)."""
-
-    def add(self, request: Request) -> None:
-        """Enqueue a request that newly waits."""
-        ...
-
-    def add_preempted(self, request: Request) -> None:
-        """Enqueue a request that has just lost its blocks."""
-        ...
-
-    def head(self, *, only_holders: bool = False) -> Request | None:
-        """Who is to be looked at next; None: nobody."""
-        ...
-
-    def take_head(self) -> Request:
-        """Take the request that `head` gave."""
-        ...
-
-    def set_aside(self, request: Request) -> None:
-        """A request taken in this pass stays waiting."""
-        ...
-
-    def put_back(self) -> None:
-        """The pass is over."""
-        ...
-
-    def remove(self, requests: Collection[Request]) -> None:
-        """Take out requests wherever they stand."""
-        ...
-
-    def holders(self) -> list[Request]:
-        """The queue of requests that hold blocks, in order; empty if there is only one queue."""
-        ...
-
-    def __len__(self) -> int:
-        """All of them, also those set aside in the pass under way."""
-        ...
-
-    def __iter__(self) -> Iterator[Request]:
-        """In the order in which they would be looked at."""
-        ...
-
-
-class OneQueue:
-    """Everybody in one queue."""
 
     def __init__(self, make_queue: Callable[[], RequestQueue]) -> None:
         self.ordinary = make_queue()
+        """The queue of requests that hold nothing (of all, if there is only one)."""
         self._set_aside: list[Request] = []
+
+    def add(self, request: Request) -> None:
+        """Enqueue a request that newly waits."""
+        raise NotImplementedError
+
+    def add_preempted(self, request: Request) -> None:
+        """Enqueue a request that has just lost its blocks."""
+        raise NotImplementedError
+
+    def head(self, *, only_holders: bool = False) -> Request | None:
+        """Who is to be looked at next; None: nobody."""
+        raise NotImplementedError
+
+    def take_head(self) -> Request:
+        """Take the request that `head` gave."""
+        raise NotImplementedError
+
+    def set_aside(self, request: Request) -> None:
+        """A request taken in this pass stays waiting."""
+        self._set_aside.append(request)
+
+    def put_back(self) -> None:
+        """The pass is over."""
+        raise NotImplementedError
+
+    def remove(self, requests: Collection[Request]) -> None:
+        """Take out requests wherever they stand."""
+        raise NotImplementedError
+
+    def holders(self) -> list[Request]:
+        """The queue of requests that hold blocks, in order; empty if there is only one queue."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """All of them, also those set aside in the pass under way."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Request]:
+        """In the order in which they would be looked at."""
+        raise NotImplementedError
+
+
+class OneQueue(WaitingLine):
+    """Everybody in one queue."""
 
     def add(self, request: Request) -> None:
         """See `WaitingLine`."""
@@ -79,15 +76,11 @@ class OneQueue:
 
     def head(self, *, only_holders: bool = False) -> Request | None:
         """See `WaitingLine`. Holders cannot be told apart here: all or nobody."""
-        return self.ordinary.peek() if self.ordinary and not only_holders else None
+        return self.ordinary.peek() if len(self.ordinary) and not only_holders else None
 
     def take_head(self) -> Request:
         """See `WaitingLine`."""
         return self.ordinary.pop()
-
-    def set_aside(self, request: Request) -> None:
-        """See `WaitingLine`."""
-        self._set_aside.append(request)
 
     def put_back(self) -> None:
         """See `WaitingLine`."""
@@ -110,14 +103,13 @@ class OneQueue:
         return iter(self.ordinary)
 
 
-class HoldersFirst:
+class HoldersFirst(WaitingLine):
     """Two queues. A request is sorted in when it is enqueued or put back, and not moved in between."""
 
     def __init__(self, make_queue: Callable[[], RequestQueue]) -> None:
-        self.ordinary = make_queue()
+        super().__init__(make_queue)
         self._holders = make_queue()
         self._taken_from = self.ordinary
-        self._set_aside: list[Request] = []
 
     def add(self, request: Request) -> None:
         """See `WaitingLine`."""
@@ -129,16 +121,12 @@ class HoldersFirst:
 
     def head(self, *, only_holders: bool = False) -> Request | None:
         """See `WaitingLine`: all holders come first, whatever their order or priority."""
-        self._taken_from = self._holders if self._holders or only_holders else self.ordinary
-        return self._taken_from.peek() if self._taken_from else None
+        self._taken_from = self._holders if only_holders or len(self._holders) else self.ordinary
+        return self._taken_from.peek() if len(self._taken_from) else None
 
     def take_head(self) -> Request:
         """See `WaitingLine`."""
         return self._taken_from.pop()
-
-    def set_aside(self, request: Request) -> None:
-        """See `WaitingLine`."""
-        self._set_aside.append(request)
 
     def put_back(self) -> None:
         """See `WaitingLine`."""

@@ -84,7 +84,7 @@ class ReplicaWatch:
             self.call_until_s.append(now)
 
 
-class _WatchedGate:
+class _WatchedGate(AdmissionGate):
     """A gate that tells whom it holds back."""
 
     def __init__(self, gate: AdmissionGate, held: list[Request]) -> None:

@@ -93,8 +93,8 @@ RUNNING_PHASE: dict[str, Mutant] = {
     "preempted_to_the_tail": one(
         "a preempted request goes to the front of the queue",
         QUEUES,
-        "self._queue.appendleft(request)",
-        "self._queue.append(request)",
+        "self._front.append(request)",
+        "self._back.append(request)",
         noticed_by="0.16.0/spec_eagle-4",
     ),
     "preempted_keeps_drafts": one(

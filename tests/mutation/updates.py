@@ -61,8 +61,8 @@ UPDATES: dict[str, Mutant] = {
     "tokens_after_a_stop_kept": one(
         "tokens after a stop are cut",
         STOPPING,
-        "            if token in request.stop_token_ids:\n",
-        "            if token in request.stop_token_ids and token == tokens[-1]:\n",
+        "token in request.stop_token_ids:\n",
+        "token in request.stop_token_ids and token == tokens[-1]:\n",
         noticed_by="0.16.0/stops-1",
     ),
     "rejected_drafts_count_as_computed": one(

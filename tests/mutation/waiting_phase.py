@@ -73,15 +73,15 @@ WAITING_PHASE: dict[str, Mutant] = {
     "set_aside_in_reverse": one(
         "requests set aside return in their old order",
         QUEUES,
-        "self._queue.extendleft(reversed(set_aside))",
-        "self._queue.extendleft(set_aside)",
+        "self._front.extend(reversed(set_aside))",
+        "self._front.extend(set_aside)",
         noticed_by="0.16.0/connector_fail-2",
     ),
     "set_aside_to_the_tail": one(
         "requests set aside return to the front",
         QUEUES,
-        "self._queue.extendleft(reversed(set_aside))",
-        "self._queue.extend(set_aside)",
+        "self._front.extend(reversed(set_aside))",
+        "self._back.extend(set_aside)",
         noticed_by="0.16.0/connector_fail-2",
     ),
     "no_second_heap": one(
