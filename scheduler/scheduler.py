@@ -341,19 +341,17 @@ class Scheduler:
             keep_free=keep_free,
         )
         if allocated and looked_up:
-            found_again = state.preemption_accounts.found_again(request, hits.blocks)
-            self._count_lookup(request, hits, external, found_again)
+            self._count_lookup(request, hits, external)
         return allocated
 
-    def _count_lookup(
-        self, request: Request, hits: PrefixHits, external: ExternalMatch, num_found_again: int
-    ) -> None:
+    def _count_lookup(self, request: Request, hits: PrefixHits, external: ExternalMatch) -> None:
         """A lookup led to an admission or to a load."""
         state = self.state
         stats = state.prefix_cache_stats
         stats.saved_tokens += hits.num_tokens
         if request.num_preemptions:
-            state.preemption_accounts.came_back(request, num_found_again, external.num_tokens)
+            accounts = state.preemption_accounts
+            accounts.came_back(request, accounts.found_again(request, hits.blocks), external.num_tokens)
         else:
             request.num_local_hit_tokens = hits.num_tokens
             request.num_loaded_tokens = external.num_tokens
