@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import TypeAlias, cast
@@ -14,12 +15,43 @@ from cost_models.errors import UnknownNameError
 TomlValue: TypeAlias = "str | int | float | bool | list[TomlValue] | dict[str, TomlValue]"
 TomlTable: TypeAlias = dict[str, TomlValue]
 
+_HEADER = re.compile(r"""^\[{1,2}(?:"(?P<quoted>[^"]*)"|(?P<bare>[\w-]+))""", re.MULTILINE)
+
+
+class _Entries(Mapping[str, TomlTable]):
+    """The tables of a TOML file by name, each parsed when it is first looked at: a run wants few of them.
+
+    A header (`[name]`, `["name".part]`, `[[name]]`) begins a line, and nothing else does with a bracket.
+    """
+
+    def __init__(self, toml: str) -> None:
+        self._parsed: dict[str, TomlTable] = {}
+        self._texts: dict[str, str] = {}
+        headers = list(_HEADER.finditer(toml))
+        ends = [header.start() for header in headers[1:]] + [len(toml)]
+        for header, end in zip(headers, ends, strict=True):
+            name = header["quoted"] or header["bare"]
+            self._texts[name] = self._texts.get(name, "") + toml[header.start() : end]
+
+    def __getitem__(self, name: str) -> TomlTable:
+        if name not in self._parsed:
+            self._parsed[name] = cast("TomlTable", tomllib.loads(self._texts[name])[name])
+        return self._parsed[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
 
 @cache
-def read_table(file_name: str) -> dict[str, TomlTable]:
-    """Parse `cost_models/data/<file_name>` once: a TOML file with one table per entry."""
-    text = (files("cost_models") / "data" / file_name).read_text(encoding="utf-8")
-    return cast("dict[str, TomlTable]", tomllib.loads(text))
+def read_table(file_name: str) -> Mapping[str, TomlTable]:
+    """The entries of `cost_models/data/<file_name>`, a TOML file with one table per entry."""
+    return _Entries((files("cost_models") / "data" / file_name).read_text(encoding="utf-8"))
 
 
 def number(table: Mapping[str, TomlValue], key: str, default: float = 0.0) -> float:

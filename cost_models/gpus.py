@@ -77,12 +77,13 @@ def gpu(name: str) -> Gpu:
     """The part called `name` (an id such as `h100-sxm`, or any alias). Unknown names raise
     UnknownNameError.
     """
+    table = read_table("gpus.toml")
     try:
-        key = resolve("gpu", name, read_table("gpus.toml"), _aliases())
+        key = name if name in table else resolve("gpu", name, table, _aliases())
     except UnknownNameError as unknown:
         ids = dict.fromkeys(_aliases().get(s, s) for s in unknown.suggestions)
         raise UnknownNameError("gpu", name, list(ids)) from None
-    row = read_table("gpus.toml")[key]
+    row = table[key]
     logged = "cuda_total_gib" in row
     total_gib = number(row, "cuda_total_gib") or number(row, "memory_gb") * _REPORTED_GIB_PER_LABEL_GB
     return Gpu(

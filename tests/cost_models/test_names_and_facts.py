@@ -1,8 +1,12 @@
 """GPUs and models are found under the names people use, and their facts add up."""
 
+import tomllib
+from importlib.resources import files
+
 import pytest
 
 from cost_models import Parallelism, UnknownNameError, gpu, gpu_names, model, model_names, weight_dtype
+from cost_models.catalog import read_table
 from cost_models.errors import GIB
 from cost_models.layers import weights_bytes
 
@@ -70,3 +74,24 @@ def test_the_shapes_of_a_model_give_its_published_size(name):
     spec = model(name).model
     plain = weights_bytes(spec, Parallelism(), weight_dtype("bf16")) - spec.vision_gib * GIB
     assert plain / 2e9 == pytest.approx(spec.params_b, rel=0.012), name
+
+
+DATA = files("cost_models") / "data"
+TABLES = sorted(file.name for file in DATA.iterdir() if file.name.endswith(".toml"))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_entries_parsed_one_by_one_are_those_of_the_whole_file(name):
+    whole = tomllib.loads((DATA / name).read_text(encoding="utf-8"))
+    entries = read_table(name)
+
+    assert list(entries) == list(whole)
+    assert dict(entries) == whole
+
+
+def test_an_entry_that_a_file_does_not_have_is_not_there():
+    entries = read_table("gpus.toml")
+
+    assert "h100-sxm" in entries
+    assert "abacus" not in entries
+    assert entries.get("abacus") is None
