@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +15,14 @@ from sim.scenario.workload import ClosedLoopWorkload, MixWorkload, PlainWorkload
 from sim.workload.choices import draw_choices
 from sim.workload.classes import by_class, draw_timeouts
 from sim.workload.drawn import Drawn
-from sim.workload.mix import mixed
 from sim.workload.over_length import fit_lengths
 from sim.workload.prompts import DistinctPrompts, HashedPrompts, Prompts, SessionPrompts
-from sim.workload.replay import replayed_rows
 from sim.workload.sessions import turns_in_trace
 from sim.workload.synthetic import draw_requests, share_prefixes
 from sim.workload.table import Client, Limits, RequestTable, Workload
-from sim.workload.traces import TraceRows
+
+if TYPE_CHECKING:
+    from sim.workload.traces import TraceRows
 
 Ints = npt.NDArray[np.int64]
 MAX_CLASSES = 32_767
@@ -36,6 +37,8 @@ def build_workload(scenario: Scenario, streams: Streams, limits: Limits) -> Work
     """
     section = scenario.workload
     if isinstance(section, MixWorkload):
+        from sim.workload.mix import mixed
+
         parts = {
             name: _plain(scenario.part(name), part, _streams_of(name, streams), limits)
             for name, part in section.workloads.items()
@@ -127,6 +130,8 @@ def _with_wishes(section: PlainWorkload, table: RequestTable, streams: Streams) 
 
 
 def _replayed(scenario: Scenario, section: TraceWorkload, streams: Streams) -> Drawn:
+    from sim.workload.replay import replayed_rows  # late: the readers of traces are for those who replay one
+
     rows = replayed_rows(scenario, section, streams)
     prompt, prompts = rows.prompt_tokens, _trace_prompts(scenario, section, rows)
     after = None
