@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from sim.cli import app
+from sim.cli.commands import app
 
 
 def test_a_plain_run_writes_the_same_bytes(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sim.cli import app
+from sim.cli.commands import app
 from sim.engine_setup import engine_setup
 from sim.errors import InputError
 from sim.experiments.compare_releases import Comparison, compare_releases, render, write

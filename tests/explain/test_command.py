@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sim.cli import app
+from sim.cli.commands import app
 from tests.cli.helpers import dryserve, write_scenario
 
 TIGHT = """\

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sim.cli import app
+from sim.cli.commands import app
 from sim.errors import InputError
 from sim.experiments.regress import (
     Baseline,

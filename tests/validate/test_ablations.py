@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cost_models import ServingFacts, engine_profile
-from sim.cli import app
+from sim.cli.commands import app
 from sim.errors import InputError
 from sim.experiments.validate import Job, Selection, read_jobs, replay_all
 from sim.experiments.validate.ablations import VARIANTS, Ablation, ablate, ablation_lines

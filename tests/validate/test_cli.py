@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sim.cli import app
+from sim.cli.commands import app
 from tests.validate.helpers import PLAIN, write_runs
 
 COUNTED = {"tpot_mean_ms": "7", "ttft_mean_ms": "30", "quality": "A"}
