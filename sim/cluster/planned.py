@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Generator
 from operator import itemgetter
-from typing import Any
 
 from simpy import Event
 
@@ -125,10 +124,6 @@ class PlannedReplica(Replica):
     """Without a plan: when the process wakes, whatever comes; 0 or a time gone by if it may wake sooner."""
     is_alone = False
     """Whether there is no other replica: then the next event of the clock is likely to be an arrival here."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._entering: list[tuple[float, Request]] = []
 
     def run(self) -> Generator[Event, object, None]:
         """The SimPy process: as the plain one, but for the plans."""

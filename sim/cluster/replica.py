@@ -107,6 +107,8 @@ class Replica:
         self._in_flight: deque[Batch] = deque()
         self._host_free_s = 0.0
         self._wake_up: LateEvent | None = None
+        self._entering: list[tuple[float, Request]] = []
+        """Who enters the engine before the process wakes, and when, if that needs no event (`planned`)."""
         self._preempted_s: dict[int, float] = {}
         self._stalls: list[tuple[int, float, float]] = []
         self._unrecorded_preemptions = 0
