@@ -16,7 +16,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from sim.run_checks import PREEMPTIONS, REQUESTS, STEPS, SUMMARY, row_faults, ta
 from sim.run_tables import write_csv
 from sim.scenario import Scenario, load_scenario
 from sim.scenario.resolved import dump_resolved
+from sim.version import dryserve_version
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +72,7 @@ def saved(result: RunResult, folder: Path) -> SavedRun:
 
 def folder_name(scenario: Scenario) -> str:
     """`<scenario>-<hash8>`: eight hex digits of everything that the results depend on."""
-    told = f"{version('dryserve')}\n{dump_resolved(scenario)}"
+    told = f"{dryserve_version()}\n{dump_resolved(scenario)}"
     return f"{scenario.name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 

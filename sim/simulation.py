@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +26,7 @@ from sim.run_tables import Columns, frame, preemption_columns, request_columns, 
 from sim.scenario import Scenario, SloTarget
 from sim.scenario.rules import mirrored
 from sim.summary import EngineTotals, Json, summarize
+from sim.version import dryserve_version
 from sim.workload import Limits, Workload, build_workload
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class RunResult:
         )
         provenance: dict[str, Json] = {
             "mirrors": mirrored(setup.engine),
-            "dryserve_version": version("dryserve"),
+            "dryserve_version": dryserve_version(),
             "calibration_id": setup.calibration_id,
             "error_band": band_summary(scenario, overloaded=self._fell_behind()),
             "seed": scenario.seed,

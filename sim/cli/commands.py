@@ -126,9 +126,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from sim.version import dryserve_version
 
-        typer.echo(f"dryserve {version('dryserve')}")
+        typer.echo(f"dryserve {dryserve_version()}")
         raise typer.Exit
 
 

@@ -7,7 +7,6 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from sim.errors import input_error
 from sim.experiments.sweep.folder import check_writable
 from sim.run_folder import put_in_place
 from sim.summary import Json
+from sim.version import dryserve_version
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +33,7 @@ def write_folder(
     `resolved` is the scenario in full, kept as `base.resolved.yaml`. Raises `InputError` if that fails.
     """
     check_writable(root)
-    asked = f"{version('dryserve')}\n{json.dumps(question, sort_keys=True)}\n{resolved}"
+    asked = f"{dryserve_version()}\n{json.dumps(question, sort_keys=True)}\n{resolved}"
     folder = root / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}"
     try:
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=root))

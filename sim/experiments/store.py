@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from sim.errors import input_error
 from sim.scenario import Scenario
 from sim.summary import Json
+from sim.version import dryserve_version
 
 FORMAT = 1
 """Of the entries; raised when their contents change."""
@@ -148,7 +148,7 @@ def code_fingerprint() -> str:
                 if path.suffix in _CODE and (not aside or "validate" in inside.parts):
                     told.update(f"{package}/{inside.as_posix()}\n".encode())
                     told.update(path.read_bytes())
-    return f"dryserve {version('dryserve')} {told.hexdigest()[:16]}"
+    return f"dryserve {dryserve_version()} {told.hexdigest()[:16]}"
 
 
 def _files_read(section: object) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from sim.errors import did_you_mean
-from sim.scenario.section import PositiveFloat, Section, Tokens
+from sim.scenario.section import Alternatives, PositiveFloat, Section, Tokens
 
 
 def _known_grid(name: str) -> str:
@@ -45,7 +45,7 @@ class Uniform(Section):
     tokens: Annotated[TokenRange, Field(description="[low, high], both ends included")]
 
 
-class Lognormal(Section):
+class Lognormal(Alternatives):
     """Lognormal lengths, rounded to integers and cut at `min` and `max`."""
 
     exactly_one_of: ClassVar = (("mean", "mu"),)

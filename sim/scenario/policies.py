@@ -183,14 +183,22 @@ PreemptionModeSection = Annotated[RecomputeMode | OffloadMode, Field(discriminat
 def resolved_policies(engine: "EngineSection", gpu: str) -> dict[str, Section]:
     """What null stands for: the policies that `scheduling_policy` implies, and the GPU's own host link."""
     by_priority = engine.scheduling_policy == "priority"
-    mode = engine.preemption_mode or RecomputeMode(kind="recompute")
+    mode = engine.preemption_mode or RecomputeMode.model_construct(kind="recompute")
     if isinstance(mode, OffloadMode) and mode.bandwidth_gb_per_s is None:
         mode = mode.model_copy(update={"bandwidth_gb_per_s": cost_models.gpu(gpu).pcie_bytes_per_s / 1e9})
     return {
         "victim_policy": engine.victim_policy
-        or (PriorityVictim(kind="priority") if by_priority else FcfsTailVictim(kind="fcfs_tail")),
+        or (
+            PriorityVictim.model_construct(kind="priority")
+            if by_priority
+            else FcfsTailVictim.model_construct(kind="fcfs_tail")
+        ),
         "waiting_order": engine.waiting_order
-        or (PriorityOrder(kind="priority") if by_priority else FcfsOrder(kind="fcfs")),
+        or (
+            PriorityOrder.model_construct(kind="priority")
+            if by_priority
+            else FcfsOrder.model_construct(kind="fcfs")
+        ),
         "preemption_mode": mode,
     }
 

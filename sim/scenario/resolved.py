@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from sim.scenario.checks import resolved_engine
+from sim.version import dryserve_version
 
 if TYPE_CHECKING:
     from sim.scenario.scenario import Scenario
@@ -21,7 +21,7 @@ def dump_resolved(scenario: Scenario) -> str:
     """YAML of every field, the engine's defaults filled in; equal scenarios and versions give equal text."""
     resolved = scenario.model_copy(update={"engine": resolved_engine(scenario)})
     engine = resolved.engine.version
-    head = f"# dryserve {version('dryserve')}; mirrors vLLM {engine}; every default written out\n"
+    head = f"# dryserve {dryserve_version()}; mirrors vLLM {engine}; every default written out\n"
     return head + "\n".join(_lines(resolved.model_dump(mode="json"), "")) + "\n"
 
 

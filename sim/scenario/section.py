@@ -16,16 +16,22 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
+    @classmethod
+    def untold(cls) -> Self:
+        """The section of which a file says nothing; no validator is built for it, as defaults are valid."""
+        return cls.model_construct()
+
+
+class Alternatives(Section):
+    """A section with fields of which a file must give one alone. A base of few sections, not of all: every
+    validator of a section takes its time when the section is made.
+    """
+
     exactly_one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Groups of fields of which a file must give one and no more."""
 
     at_most_one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Groups of fields that exclude one another."""
-
-    @classmethod
-    def untold(cls) -> Self:
-        """The section of which a file says nothing; no validator is built for it, as defaults are valid."""
-        return cls.model_construct()
 
     @model_validator(mode="wrap")
     @classmethod
@@ -41,7 +47,7 @@ class Section(BaseModel):
         return section
 
 
-def _alternative_faults(cls: type[Section], data: Mapping[str, object]) -> list[InitErrorDetails]:
+def _alternative_faults(cls: type[Alternatives], data: Mapping[str, object]) -> list[InitErrorDetails]:
     faults = []
     for group in cls.exactly_one_of + cls.at_most_one_of:
         given = [name for name in group if data.get(name) is not None]

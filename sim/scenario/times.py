@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandle
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from sim.scenario.section import NonNegativeFloat, PositiveFloat, Section
+from sim.scenario.section import Alternatives, NonNegativeFloat, PositiveFloat, Section
 
 MAX_TIME_S = 1e9
 
@@ -43,7 +43,7 @@ class ExponentialTime(Section):
     mean_s: Annotated[PositiveFloat, Field(le=MAX_TIME_S, description="mean")]
 
 
-class LognormalTime(Section):
+class LognormalTime(Alternatives):
     """Mostly short, sometimes very long."""
 
     exactly_one_of: ClassVar = (("mean_s", "median_s"),)

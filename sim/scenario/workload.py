@@ -12,6 +12,7 @@ from sim.scenario.lora import AdaptersSection
 from sim.scenario.prefixes import PrefixesSection
 from sim.scenario.section import (
     MAX_REQUESTS,
+    Alternatives,
     NonNegativeFloat,
     PositiveFloat,
     Rate,
@@ -81,7 +82,7 @@ class RequestsSection(Section):
     ] = None
 
 
-class SyntheticSection(RequestsSection):
+class SyntheticSection(Alternatives, RequestsSection):
     """Requests made from distributions."""
 
     at_most_one_of: ClassVar = (("distinct_prompts", "sessions"),)
@@ -191,7 +192,7 @@ class ClosedLoopWorkload(SyntheticSection):
 _Scale = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 
-class TraceWorkload(RequestsSection):
+class TraceWorkload(Alternatives, RequestsSection):
     """Requests read from a file."""
 
     at_most_one_of: ClassVar = (("time_scale", "rate_scale", "rate_per_s"),)

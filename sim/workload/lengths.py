@@ -84,7 +84,8 @@ def _as_marginals(section: Lengths) -> MarginalLengths:
             return section
         case _:
             raise TypeError(f"{type(section).__name__} is no pair of marginals")
-    return MarginalLengths(kind="marginals", prompt=prompt, output=output, spearman=spearman)
+    # Without validation: the parts have been validated, and a validator takes longer to build than to draw.
+    return MarginalLengths.model_construct(kind="marginals", prompt=prompt, output=output, spearman=spearman)
 
 
 def quantile(marginal: AnyMarginal, normal: Floats, side: str) -> Ints:

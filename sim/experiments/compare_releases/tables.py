@@ -7,13 +7,13 @@ import hashlib
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
 from sim.errors import input_error
 from sim.experiments.compare_releases.differences import Difference
 from sim.experiments.compare_releases.runs import Comparison, Effect, Outcome
+from sim.version import dryserve_version
 
 SMALL = 0.001
 """Relative changes, and changes of shares, below which a difference is only named."""
@@ -73,7 +73,7 @@ def write(found: Comparison, root: Path | str = "runs") -> Path:
     Raises `InputError` if it cannot be written.
     """
     older, newer = found.older.engine.version, found.newer.engine.version
-    told = "\n".join([version("dryserve"), found.older.dump_resolved(), found.newer.dump_resolved()])
+    told = "\n".join([dryserve_version(), found.older.dump_resolved(), found.newer.dump_resolved()])
     digest = hashlib.sha256(told.encode()).hexdigest()[:8]
     folder = Path(root) / f"{found.newer.name}-{older}-{newer}-{digest}"
     try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 from sim.errors import Fault, InputError, did_you_mean, input_error
 from sim.experiments.regress import recorded
 from sim.experiments.regress.observe import METRICS
+from sim.version import dryserve_version
 
 Json = dict[str, Any]
 
@@ -83,7 +83,7 @@ def write_baseline(folder: Path, found: Mapping[str, Json], before: Baseline | N
     path = folder / FILE
     kept = {name: {key: own[key] for key in _KEYS} for name, own in sorted(found.items())}
     allow = dict(before.allow if before else DEFAULT_ALLOWED)
-    head = {"format": FORMAT, "dryserve_version": version("dryserve"), "allow": allow}
+    head = {"format": FORMAT, "dryserve_version": dryserve_version(), "allow": allow}
     try:
         path.write_text(_text(head, kept), encoding="utf-8")
     except OSError as error:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import shutil
 import tempfile
-from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from sim.errors import input_error
 from sim.experiments.sweep.answer import Capacity
 from sim.run_folder import put_in_place
+from sim.version import dryserve_version
 
 if TYPE_CHECKING:
     from sim.experiments.sweep.sweep import Sweep
@@ -31,7 +31,7 @@ def write(sweep: Sweep, root: Path) -> Path:
     """Write the tables; an older sweep of the same name is replaced. Raises `InputError` if that fails."""
     check_writable(root)
     told = json.dumps({**head(sweep), **_prices(sweep)}, sort_keys=True)
-    text = f"{version('dryserve')}\n{told}\n{sweep.base.dump_resolved()}"
+    text = f"{dryserve_version()}\n{told}\n{sweep.base.dump_resolved()}"
     folder = root / f"{sweep.base.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     try:
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=root))
