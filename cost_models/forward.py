@@ -13,7 +13,7 @@ from cost_models.calibration import Calibration
 from cost_models.dtypes import WeightDtype
 from cost_models.engines import padded_tokens
 from cost_models.gpus import Gpu
-from cost_models.layers import attention_linears, ffn_linears, head_parameters
+from cost_models.layers import Linear, attention_linears, ffn_linears, head_parameters
 from cost_models.models import Model
 from cost_models.operators.collectives import all_reduce_s, nccl_s, send_recv_s
 from cost_models.operators.gemm import rising_gemm_time
@@ -110,8 +110,7 @@ class ForwardPass:
     def layers(self, tokens: Floats) -> Floats:
         """Embedding and all layers without attention kernels; (4, n) seconds in the order of `Row`."""
         seconds = np.zeros((4, len(tokens)))
-        for linear in self._linears:
-            self._add_linear(seconds, tokens, linear.n, linear.k, linear.count, linear.quantized)
+        self._add_linears(seconds, tokens, self._linears)
         if self.spec.moe:
             self._add_experts(seconds, tokens)
         self._add_small_kernels(seconds, tokens)
@@ -123,7 +122,7 @@ class ForwardPass:
         """Final norm, vocabulary projection, gathering the logits and sampling, for `rows` sampled rows."""
         seconds = np.zeros((4, len(rows)))
         tp, vocab = self.parallel.tensor, head_parameters(self.spec, self.parallel) // self.spec.hidden
-        self._add_linear(seconds, rows, vocab, self.spec.hidden, 1, quantized=False)
+        self._add_linears(seconds, rows, [Linear("head", vocab, self.spec.hidden, 1, quantized=False)])
         self._add_kernels(seconds, 1.0, 2.0 * 4.0 * rows * self.spec.hidden)
         # Softmax, noise and argmax over 32-bit logits; every rank samples all rows, whatever TP.
         self._add_kernels(seconds, 3.0, 2.0 * 4.0 * rows * self.spec.vocab)
@@ -147,11 +146,19 @@ class ForwardPass:
         speed = self.gpu.memory_bytes_per_s * whole.fused_memory_efficiency
         return 2.0 * calls * whole.graph_floor_s, 2.0 * rank * elements / speed
 
-    def _add_linear(
-        self, seconds: Floats, tokens: Floats, n: int, k: int, count: int, quantized: bool
-    ) -> None:
+    def _add_linears(self, seconds: Floats, tokens: Floats, linears: Sequence[Linear]) -> None:
+        times: dict[Linear, Floats] = {}
+        for quantized in (False, True):
+            alike = [linear for linear in linears if linear.quantized == quantized]
+            if alike:
+                times.update(zip(alike, self._product_s(tokens, alike), strict=True))
+        for linear in linears:
+            seconds += linear.count * times[linear]
+
+    def _product_s(self, tokens: Floats, linears: Sequence[Linear]) -> Floats:
+        """One product of each of these linear layers, all of one dtype; (layers, 4, n) seconds."""
         compute, size = ("bf16", 2.0)
-        if quantized:
+        if linears[0].quantized:
             compute, size = self.gpu.compute_dtype(self.weights.compute), self.weights.bytes_per_weight
         table = self.fitted.gemm
         fallback = table["fp8"] if compute == "fp4" else table["bf16"]
@@ -163,8 +170,8 @@ class ForwardPass:
         )
         time = rising_gemm_time(
             tokens,
-            n,
-            k,
+            np.array([float(linear.n) for linear in linears]),
+            np.array([float(linear.k) for linear in linears]),
             self.gpu,
             params,
             weight_bytes=size,
@@ -172,9 +179,11 @@ class ForwardPass:
             least_tile_rows=np.where(tokens > LARGE_PRODUCT_ROWS, LARGE_PRODUCT_TILE_ROWS, 0.0),
         )
         work_s = np.where(tokens == 1.0, time.work_s / self._facts.single_row_gain, time.work_s)
-        seconds[0] += count * np.where(time.compute_bound, work_s, 0.0)
-        seconds[1] += count * np.where(time.compute_bound, 0.0, work_s)
-        seconds[3] += count * params.t0_s
+        seconds = np.zeros((len(linears), 4, len(tokens)))
+        seconds[:, 0] = np.where(time.compute_bound, work_s, 0.0)
+        seconds[:, 1] = np.where(time.compute_bound, 0.0, work_s)
+        seconds[:, 3] = params.t0_s
+        return seconds
 
     def _add_experts(self, seconds: Floats, tokens: Floats) -> None:
         moe, parallel, dtype, params = self.spec.moe, self.parallel, self.weights, self.fitted.moe

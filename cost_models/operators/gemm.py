@@ -59,8 +59,8 @@ def gemm_time(
 
 def rising_gemm_time(
     m: Floats,
-    n: float,
-    k: float,
+    n: Floats,
+    k: Floats,
     gpu: Gpu,
     params: GemmParams,
     *,
@@ -68,22 +68,22 @@ def rising_gemm_time(
     compute: str,
     least_tile_rows: Floats,
 ) -> GemmTime:
-    """`gemm_time` of products that differ in m alone, which rises as `least_tile_rows` does: the same to the
-    last bit, and quicker.
+    """`gemm_time` of each (n, k) with all m, shape (layers, rows), where m rises as `least_tile_rows` does:
+    the same to the last bit, and quicker.
 
-    No candidate gets quicker as m grows. So in a stretch of products, one that takes longer for the first
-    than another for the last is the best for none of them.
+    No candidate gets quicker as m grows. So in a stretch of m, one that takes longer at its beginning than
+    another at its end is the best nowhere in it.
     """
-    alike = np.array([float(n)]), np.array([float(k)]), gpu, params, weight_bytes, compute, False
+    n, k = n[:, None], k[:, None]
+    alike = n, k, gpu, params, weight_bytes, compute, False
     first = np.arange(0, len(m), _STRETCH)
     last = np.minimum(first + (_STRETCH - 1), len(m) - 1)
-    every = _CANDIDATES[..., None]
-    at_first_s, _, _ = _candidates_s(every, m[first], *alike, least_tile_rows[first])
-    at_last_s, _, _ = _candidates_s(every, m[last], *alike, least_tile_rows[last])
-    beaten = at_first_s > _ROUNDING * at_last_s.min(axis=0)
+    ends = np.concatenate([first, last])
+    at_ends_s, _, _ = _candidates_s(_CANDIDATES[..., None, None], m[ends], *alike, least_tile_rows[ends])
+    beaten = at_ends_s[..., : len(first)] > _ROUNDING * at_ends_s[..., len(first) :].min(axis=0)
     most_left = len(beaten) - beaten.sum(axis=0).min()
     left = np.argsort(beaten, axis=0, kind="stable")[:most_left]
-    candidates = _CANDIDATES[:, left].repeat(_STRETCH, axis=2)[..., : len(m)]
+    candidates = _CANDIDATES[:, left].repeat(_STRETCH, axis=-1)[..., : len(m)]
     work_s, compute_s, memory_s = _candidates_s(candidates, m, *alike, least_tile_rows)
     return _best(work_s, compute_s, memory_s, params.quantize_passes * m * k / gpu.memory_bytes_per_s)
 
@@ -101,7 +101,7 @@ def _candidates_s(
     least_tile_rows: Floats | float,
 ) -> tuple[Floats, Floats, Floats]:
     """Seconds of the products, of their arithmetic, and of passing memory. `candidates`: tile rows, tile
-    columns and split, each of shape (candidates, 1 or products).
+    columns and split, each of shape (candidates, 1 or as many as there are products).
     """
     activation_bytes = 1.0 if compute in ("fp8", "int8", "fp4") else 2.0
     peak = gpu.peak_flop_per_s(compute)
@@ -131,8 +131,9 @@ def _candidates_s(
 
 def _best(work_s: Floats, compute_s: Floats, memory_s: Floats, quantize_s: Floats) -> GemmTime:
     """The quickest candidate of each product."""
-    best = np.argmin(work_s, axis=0), np.arange(work_s.shape[1])
-    return GemmTime(work_s[best] + quantize_s, (compute_s[best] > memory_s).astype(np.float64))
+    best = np.argmin(work_s, axis=0)[None]
+    chosen_s, arithmetic_s = (np.take_along_axis(each_s, best, axis=0)[0] for each_s in (work_s, compute_s))
+    return GemmTime(chosen_s + quantize_s, (arithmetic_s > memory_s).astype(np.float64))
 
 
 def _largest_tile_efficiency(edge_elements: float) -> float:

@@ -243,10 +243,10 @@ def test_products_in_rising_order_are_the_products_one_by_one(name, counts):
     part, params = gpu(name), calibration(name).gemm["bf16"]
     m = floats(*counts)
     least = np.where(m > 256, 128.0, 0.0)
-    for n, k in [(6144, 4096), (28_672, 4096), (1000, 16_384)]:
-        rising = rising_gemm_time(
-            m, n, k, part, params, weight_bytes=2.0, compute="bf16", least_tile_rows=least
-        )
+    n, k = floats(6144, 28_672, 1000), floats(4096, 4096, 16_384)
+    rising = rising_gemm_time(m, n, k, part, params, weight_bytes=2.0, compute="bf16", least_tile_rows=least)
+    for layer in range(3):
         for i in range(0, len(m), 7):
-            one = gemm_time(floats(m[i]), floats(n), floats(k), part, params, least_tile_rows=least[i])
-            assert (rising.work_s[i], rising.compute_bound[i]) == (one.work_s[0], one.compute_bound[0])
+            one = gemm_time(floats(m[i]), n[[layer]], k[[layer]], part, params, least_tile_rows=least[i])
+            assert rising.work_s[layer, i] == one.work_s[0]
+            assert rising.compute_bound[layer, i] == one.compute_bound[0]
