@@ -94,8 +94,7 @@ _LENDERS = {
 def _record(kind: type[_T], values: object, where: str) -> _T:
     if not isinstance(values, dict):
         raise CalibrationError(f"{where}: expected a table of parameters")
-    names = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(set(values) - names)
+    unknown = sorted(values.keys() - kind.__dataclass_fields__.keys())  # type: ignore[attr-defined]
     if unknown:
         raise CalibrationError(f"{where}: unknown parameters {', '.join(unknown)}")
     try:

@@ -68,20 +68,26 @@ def step_shape(output: SchedulerOutput, windows: Sequence[int] = ()) -> StepShap
                 longest = computed
         if samples[i]:
             num_sampled += 1
-    windowed: tuple[int, ...] = ()
-    if windows:
-        decodes_before = [c for n, c in zip(scheduled, before, strict=True) if n == 1]
-        windowed = tuple([sum([min(c + 1, w) for c in decodes_before]) for w in windows])
     return StepShape(
         output.total_num_scheduled_tokens,
         num_decodes,
         context + num_decodes,
         longest + 1 if num_decodes else 0,
-        windowed,
+        tuple([_within(window, output) for window in windows]) if windows else (),
         tuple(chunks),
         num_sampled,
         len(scheduled) + steady,
     )
+
+
+def _within(window: int, output: SchedulerOutput) -> int:
+    """The sum of what of its context each decode sees through a window."""
+    before, seen = output.num_computed_before, 0
+    for i, num_tokens in enumerate(output.num_scheduled_tokens):
+        if num_tokens == 1:
+            context = before[i] + 1
+            seen += context if context < window else window
+    return seen
 
 
 def token_split(output: SchedulerOutput, shape: StepShape) -> tuple[int, int, int]:
