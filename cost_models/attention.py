@@ -4,7 +4,6 @@ context.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from cost_models.calibration import Calibration
@@ -102,7 +101,7 @@ class ModelAttention:
             ]
         return run_seconds(batch, self.full_layers, count, context, longest, num_steps)
 
-    def beside_prefill_s(self, kv_s: float, longest: int, chunks: Sequence[tuple[int, int]]) -> float:
+    def beside_prefill_s(self, kv_s: float, longest: int, chunks: tuple[tuple[int, int], ...]) -> float:
         """Decode attention that alone takes `kv_s`, in a step that also has these prefill chunks: one kernel
         serves both, and the longest context is a single block's work.
         """
@@ -116,7 +115,7 @@ class ModelAttention:
             block_s += self.window_layers * min(longest, self.window_tokens) * self._mixed_token_s
         return kv_s * self._mixed_slowdown + block_s
 
-    def prefill_s(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    def prefill_s(self, chunks: tuple[tuple[int, int], ...]) -> tuple[float, float]:
         """(attention, KV write) seconds of (chunk, prefix) tokens, beyond fixed times."""
         attention_s, write_s = self._prefill.seconds(chunks)
         attention_s *= self.full_layers

@@ -15,7 +15,7 @@ _TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _CANDIDATES = np.array([(*tile, split) for tile in _TILES for split in _SPLITS], dtype=np.float64).T
 _LARGEST_TILE = (256.0, 128.0)
-_STRETCH = 32
+_STRETCH = 64  # As many rows as the smallest tile: blocks of counts begin where one does.
 _ROUNDING = 1.0 + 1e-9  # More than rounding can part two times that are equal.
 
 

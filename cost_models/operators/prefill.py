@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -102,7 +101,7 @@ class PrefillKernel:
         self._write_token_s = write_bytes / (bandwidth * params.kv_write_efficiency)
         self._write_token_s += min(written / 2.0, KV_WRITE_ELEMENTS) / 128.0 * params.kv_write_head_s
 
-    def seconds(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    def seconds(self, chunks: tuple[tuple[int, int], ...]) -> tuple[float, float]:
         """(attention, KV write) seconds beyond fixed time for (chunk, prefix) tokens of each sequence in
         the step.
         """

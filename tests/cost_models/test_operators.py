@@ -147,15 +147,15 @@ def test_a_chunk_attends_to_its_prefix_too():
     """1,024 new tokens behind 8,192: q · (prefix + q/2), 17 times as much as without the prefix."""
     assert prefill_flops(1024, 8192, 32, 128, 128) == 17 * prefill_flops(1024, 0, 32, 128, 128)
     kernel = PrefillKernel(ROUND_GPU, IDEAL_PREFILL, 32, 8, 128, 128)
-    alone, _ = kernel.seconds([(1024, 0)])
-    behind, _ = kernel.seconds([(1024, 8192)])
+    alone, _ = kernel.seconds(((1024, 0),))
+    behind, _ = kernel.seconds(((1024, 8192),))
     assert behind / alone == pytest.approx((8192 + 512 + 64) / (512 + 64), rel=0.02)
 
 
 def test_a_window_bounds_what_a_chunk_sees():
     kernel = PrefillKernel(ROUND_GPU, IDEAL_PREFILL, 32, 8, 128, 128, window=128)
-    near, _ = kernel.seconds([(1024, 1024)])
-    far, _ = kernel.seconds([(1024, 100_000)])
+    near, _ = kernel.seconds(((1024, 1024),))
+    far, _ = kernel.seconds(((1024, 100_000),))
     assert far == pytest.approx(near)
 
 
@@ -163,7 +163,7 @@ def test_chunks_of_a_step_share_one_launch():
     """The scalar kernel of a step agrees with the array formula for equal chunks, apart from L2."""
     part, params = gpu("h100-sxm"), calibration("h100-sxm").prefill
     array = prefill_attention_s(floats(8), floats(4096), floats(32), floats(8), floats(128), part, params)[0]
-    attention, write = PrefillKernel(part, params, 32, 8, 128, 128).seconds([(4096, 0)] * 8)
+    attention, write = PrefillKernel(part, params, 32, 8, 128, 128).seconds(((4096, 0),) * 8)
     assert params.t0_s + attention + write == pytest.approx(array, rel=1e-6)
 
 
