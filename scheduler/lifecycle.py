@@ -69,7 +69,7 @@ def end(state: EngineState, request: Request, *, blocks_are_being_written: bool 
 def release(state: EngineState, request: Request) -> None:
     """Give an ended request's blocks back and forget it."""
     state.free_blocks(request)
-    request.block_keys = []
+    request.block_keys.clear()
     if request.request_id in state.requests:
         del state.requests[request.request_id]
 

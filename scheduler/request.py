@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from scheduler.kv_cache.keys import BlockKeys
 from scheduler.status import FIRST_FINISHED, RequestStatus, check_move
 from scheduler.tokens import TokenRange, TokenRuns
 
@@ -166,7 +167,7 @@ class Request:
         self.member: Member | None = None
         """Its place in the cohort (see `cohort`); the counts above are then those of when it joined."""
 
-        self.block_keys: list[int] = []
+        self.block_keys = BlockKeys()
         """Hashes of the leading full blocks, see `kv_cache.hashes`."""
         self.hashed_shift = 0
         self.block_tables: list[list[int]] = []

@@ -129,7 +129,7 @@ class EngineState:
     def sweep_hashes(self) -> None:
         """Forget numbered hashes that nothing refers to any more."""
         requests = self.requests.values()
-        keys = chain.from_iterable(request.block_keys for request in requests)
+        keys = chain.from_iterable(request.block_keys.firsts for request in requests)
         self.kv_cache.hasher.sweep(chain(self.kv_cache.pool.cached_keys(), keys))
 
     def free_blocks(self, request: Request) -> None:

@@ -51,31 +51,30 @@ class BlockHasher:
         """Append the keys of all full blocks that have none yet. Keys once made are never recomputed here."""
         size, ahead = self.block_size, self.lookahead
         keys = request.block_keys
-        index = len(keys)
+        index = keys.length
         full = (request.num_tokens - ahead) // size
         if index >= full:
             return
         tokens = request.tokens
         starts, shifts = tokens.starts, tokens.shifts
-        if index + 1 == full and starts[-1] <= index * size and keys and request.hashed_shift == shifts[-1]:
-            keys.append(keys[-1] + 1)  # the run in which the last block ended fills one more
+        if index + 1 == full and starts[-1] <= index * size and index and request.hashed_shift == shifts[-1]:
+            keys.length = full  # the run in which the last block ended fills one more
             return
         while index < full:
             begin = index * size
             run = tokens.run_at(begin)
             run_end = starts[run + 1] if run + 1 < len(starts) else request.num_tokens
             if begin + size + ahead <= run_end:
-                if index == 0 and request.lora_name is None and request.cache_salt is None:
-                    key = shifts[run] << ROOM_BITS
-                elif index and request.hashed_shift == shifts[run]:
-                    key = keys[-1] + 1
-                else:
-                    key = self._number(request, begin)
                 count = (run_end - ahead) // size - index
-                keys.extend(range(key, key + count))
+                if index == 0 and request.lora_name is None and request.cache_salt is None:
+                    keys.append(shifts[run] << ROOM_BITS, count)
+                elif index and request.hashed_shift == shifts[run]:
+                    keys.length += count
+                else:
+                    keys.append(self._number(request, begin), count)
                 index += count
             else:
-                keys.append(self._number(request, begin))
+                keys.append(self._number(request, begin), 1)
                 run = tokens.run_at(begin + size + ahead - 1)
                 index += 1
             request.hashed_shift = shifts[run]
@@ -83,7 +82,7 @@ class BlockHasher:
     def goes_on(self, request: Request) -> bool:
         """Whether each key still to be made is the one before it plus one."""
         tokens = request.tokens
-        known = len(request.block_keys)
+        known = request.block_keys.length
         return (
             known > 0
             and tokens.starts[-1] <= known * self.block_size
@@ -93,10 +92,10 @@ class BlockHasher:
     def truncate(self, request: Request, num_tokens: int) -> None:
         """Forget the keys of blocks that are not full within the first `num_tokens` tokens."""
         keys = request.block_keys
-        del keys[num_tokens // self.block_size :]
-        if keys:
+        keys.truncate(num_tokens // self.block_size)
+        if keys.length:
             tokens = request.tokens
-            last = len(keys) * self.block_size + self.lookahead - 1
+            last = keys.length * self.block_size + self.lookahead - 1
             request.hashed_shift = tokens.shifts[tokens.run_at(last)]
 
     def rebuild(self, request: Request) -> None:

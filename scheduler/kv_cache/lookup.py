@@ -63,7 +63,9 @@ class PrefixLookup:
     ) -> list[list[int]]:
         manager = spec_set.manager
         step = manager.keys_per_block
-        keys = request.block_keys if step == 1 else request.block_keys[step - 1 :: step]
+        keys = request.block_keys.all()
+        if step > 1:
+            keys = keys[step - 1 :: step]
         return manager.longest_hit(keys, longest, spec_set.groups, drop_last, alignment)
 
     def _find_common_hits(self, request: Request, longest: int) -> PrefixHits:

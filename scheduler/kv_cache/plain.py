@@ -10,7 +10,7 @@ from scheduler.config import GroupKind, KVCacheConfig
 from scheduler.kv_cache.coordinator import KVCache
 from scheduler.kv_cache.lookup import PrefixHits
 from scheduler.kv_cache.run_queue import BlockRun
-from scheduler.kv_cache.runs import RunHits, RunPool, consecutive
+from scheduler.kv_cache.runs import RunHits, RunPool
 from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.speculation import Drafter
@@ -33,6 +33,21 @@ class PlainKVCache(KVCache):
         )
         self.pool = self.run_pool
         self.block_size = config.groups[0].block_size
+
+    @property
+    def num_free_blocks(self) -> int:
+        """See `KVCache.num_free_blocks`."""
+        return self.run_pool.free_queue.size
+
+    @property
+    def num_used_blocks(self) -> int:
+        """See `KVCache.num_used_blocks`."""
+        return self.run_pool.num_blocks - 1 - self.run_pool.free_queue.size
+
+    @property
+    def num_cached_free_blocks(self) -> int:
+        """See `KVCache.num_cached_free_blocks`."""
+        return self.run_pool.num_cached_free
 
     def no_hits(self) -> PrefixHits:
         """See `KVCache.no_hits`."""
@@ -148,7 +163,7 @@ class PlainKVCache(KVCache):
         keys, run = request.block_keys, request.block_runs[-1]
         return (
             run.first_key is not None
-            and keys[-1] - run.first_key == len(keys) - 1 - run.start
+            and keys[-1] - run.first_key == keys.length - 1 - run.start
             and self.hasher.goes_on(request)
         )
 
@@ -156,12 +171,12 @@ class PlainKVCache(KVCache):
         """Enter the blocks `first` … `full` - 1 of a table: they are in its last run, or begin one."""
         keys, run = request.block_keys, request.block_runs[-1]
         if run.first_key is not None:
-            known = min(len(keys), full) - 1
+            known = min(keys.length, full) - 1
             if keys[known] - run.first_key == known - run.start and (
                 known == full - 1 or self.hasher.goes_on(request)
             ):
                 return
-        if len(keys) < full:
+        if keys.length < full:
             self.hasher.extend(request)
         pool, i = self.run_pool, first
         while i < full:
@@ -170,7 +185,7 @@ class PlainKVCache(KVCache):
                 continue
             assert run.first_key is not None
             if keys[i] == run.first_key + i - run.start:
-                i = consecutive(keys, i, full)
+                i = min(keys.end_behind(i), full)
             if i < full:
                 run = pool.close(run, i)
 

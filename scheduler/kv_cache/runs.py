@@ -18,6 +18,7 @@ from functools import cache
 from typing import Protocol
 
 from scheduler.kv_cache.hashes import ROOM_BITS
+from scheduler.kv_cache.keys import BlockKeys
 from scheduler.kv_cache.lookup import PrefixHits
 from scheduler.kv_cache.pool import NULL_BLOCK
 from scheduler.kv_cache.run_queue import OPEN, BlockRun, RunQueue
@@ -75,20 +76,6 @@ class RunHits(PrefixHits):
 def _all_blocks(num_blocks: int) -> tuple[int, ...]:
     """As the first run has them: it is handed out from the end. The numbers are the same in all engines."""
     return tuple(range(num_blocks - 1, NULL_BLOCK, -1))
-
-
-def consecutive(keys: list[int], first: int, end: int) -> int:
-    """Up to where, at most `end`, each key is the one before it plus one, beginning at `first`."""
-    offset = keys[first] - first
-    if keys[end - 1] == offset + end - 1:
-        return end
-    while first + 1 < end:
-        middle = (first + end) // 2
-        if keys[middle] == offset + middle:
-            first = middle
-        else:
-            end = middle
-    return end
 
 
 class RunPool:
@@ -215,24 +202,21 @@ class RunPool:
 
     # --- prefix cache -----------------------------------------------------------------------------------
 
-    def find_hits(self, keys: list[int], limit: int) -> RunHits:
-        """What is hit by `keys[:limit]`, as far as all are found. Changes nothing."""
+    def find_hits(self, keys: BlockKeys, limit: int) -> RunHits:
+        """What is hit by the first `limit` keys, as far as all are found. Changes nothing."""
         hits = RunHits()
-        i = 0
-        while i < limit:
-            run = self._chains.get(keys[i] >> ROOM_BITS)
-            before = i
-            while run is not None and i < limit and keys[i] == run.first_key:
-                keyed = self._num_keyed(run)
-                if not keyed:
+        for stretch, first in enumerate(keys.firsts):
+            key, i, end = first, keys.starts[stretch], min(keys.end(stretch), limit)
+            run = self._chains.get(key >> ROOM_BITS)
+            while run is not None and i < end and key == run.first_key:
+                count = min(self._num_keyed(run), end - i)
+                if not count:
                     break
-                count = consecutive(keys, i, min(i + keyed, limit)) - i
                 hits.add(run, count)
                 i += count
-                if count < keyed:
-                    break
+                key += count
                 run = run.further
-            if i == before:
+            if i < end or end == limit:
                 break
         return hits
 
@@ -274,7 +258,7 @@ class RunPool:
         """
         keys = request.block_keys
         key = keys[first]
-        end = consecutive(keys, first, end)
+        end = min(keys.end_behind(first), end)
         before: BlockRun | None = None
         run: BlockRun | None = self._chains[key >> ROOM_BITS]
         while run is not None:

@@ -115,7 +115,7 @@ RUNNING_PHASE: dict[str, Mutant] = {
         "block hashes survive a preemption",
         STATE,
         "        request.num_draft_tokens = 0\n",
-        "        request.num_draft_tokens = 0\n        request.block_keys = request.block_keys[:1]\n",
+        "        request.num_draft_tokens = 0\n        request.block_keys.truncate(1)\n",
         noticed_by="0.16.0/spec_eagle-4",
     ),
     "drafts_kept_when_not_used": one(

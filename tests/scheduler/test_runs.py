@@ -9,8 +9,8 @@ import pytest
 
 from scheduler import KVCacheConfig, Request
 from scheduler.kv_cache.coordinator import KVCache
+from scheduler.kv_cache.keys import BlockKeys
 from scheduler.kv_cache.plain import PlainKVCache
-from scheduler.kv_cache.runs import consecutive
 from scheduler.release import Rules, release
 from scheduler.speculation import Drafter
 
@@ -140,10 +140,17 @@ def test_runs_give_the_blocks_that_single_blocks_give(seed: int) -> None:
         caches.compare()
 
 
-def test_consecutive_keys_end_where_another_chain_begins() -> None:
-    keys = [5, 6, 7, 100, 101]
-    assert [consecutive(keys, 0, end) for end in range(1, 6)] == [1, 2, 3, 3, 3]
-    assert [consecutive(keys, first, 5) for first in range(5)] == [3, 3, 3, 5, 5]
+def test_keys_are_kept_as_stretches_of_consecutive_ones() -> None:
+    keys = BlockKeys()
+    keys.append(5, 3)
+    keys.append(100, 1)
+    keys.length += 1
+    assert list(keys) == [5, 6, 7, 100, 101]
+    assert [keys[i] for i in (0, 2, 3, -1)] == [5, 7, 100, 101]
+    assert [keys.end_behind(i) for i in range(5)] == [3, 3, 3, 5, 5]
+    for length in (7, 4, 3, 1, 0):
+        keys.truncate(length)
+        assert list(keys) == [5, 6, 7, 100, 101][:length]
 
 
 def test_what_nobody_shares_is_one_run_and_a_hit_cuts_it_once() -> None:
