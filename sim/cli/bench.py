@@ -19,8 +19,10 @@ def bench(
     trace: Annotated[Path | None, typer.Option(help="Run the requests of this trace instead.")] = None,
     asynchronous: Annotated[bool, typer.Option("--async", help="Schedule ahead of the GPU.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Walk over every request in every step.")] = False,
-    growth: Annotated[bool, typer.Option(help="Then 1,000 to 1,000,000 requests.")] = False,
-    profile: Annotated[bool, typer.Option(help="Then where the time goes, by phase.")] = False,
+    growth: Annotated[
+        bool, typer.Option("--growth", help="Then 1,000 to 1,000,000 requests.")
+    ] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Then where the time goes, by phase.")] = False,
     write_trace: Annotated[
         Path | None, typer.Option(help="Only write the requests, as .csv (Azure) or .jsonl (Mooncake).")
     ] = None,
@@ -42,6 +44,7 @@ def bench(
         typer.echo("\n" + _row())
         for requests in GROWTH:
             typer.echo(_row(time_work(grown(work, requests))))
+        typer.echo("(peak: the most that this process has had so far)")
     if profile:
         typer.echo("\n" + _profile(work))
 
