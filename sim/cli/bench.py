@@ -19,9 +19,7 @@ def bench(
     trace: Annotated[Path | None, typer.Option(help="Run the requests of this trace instead.")] = None,
     asynchronous: Annotated[bool, typer.Option("--async", help="Schedule ahead of the GPU.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Walk over every request in every step.")] = False,
-    growth: Annotated[
-        bool, typer.Option("--growth", help="Then 1,000 to 1,000,000 requests.")
-    ] = False,
+    growth: Annotated[bool, typer.Option("--growth", help="Then 1,000 to 1,000,000 requests.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Then where the time goes, by phase.")] = False,
     write_trace: Annotated[
         Path | None, typer.Option(help="Only write the requests, as .csv (Azure) or .jsonl (Mooncake).")

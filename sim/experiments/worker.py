@@ -127,12 +127,10 @@ def _simulate(job: Job) -> Entry:
 def _samples(result: RunResult, columns: Sequence[str]) -> Samples:
     if not columns:
         return {}
-    requests = result.requests
-    done = requests["status"].eq("finished").to_numpy()
-    gaps = requests["output_tokens"].to_numpy() - 1
-    first_s, last_s, arrival_s = (
-        requests[name].to_numpy() for name in ("first_token_s", "last_token_s", "arrival_s")
-    )
+    requests = result.request_columns()
+    done = requests["status"] == "finished"
+    gaps = requests["output_tokens"] - 1
+    first_s, last_s, arrival_s = (requests[name] for name in ("first_token_s", "last_token_s", "arrival_s"))
 
     def column(name: str) -> Column:
         if name == "ttft_s":
@@ -141,7 +139,7 @@ def _samples(result: RunResult, columns: Sequence[str]) -> Samples:
             return np.where(done, last_s - arrival_s, np.nan)
         if name == "tpot_s":
             return np.where(done & (gaps > 0), (last_s - first_s) / np.maximum(gaps, 1), np.nan)
-        values = requests[name].to_numpy()
+        values = requests[name]
         return values.astype(str) if values.dtype.kind not in "biuf" else values
 
     return {name: column(name) for name in columns}
