@@ -178,7 +178,7 @@ class Cohort:
             self.leave(victim)
             output.spend(-1)
         self._state.preempt(victim)
-        output.preempted.append(victim)
+        output.note_preempted(victim)
         return victim
 
     def note_scheduled(self, output: SchedulerOutput) -> None:
@@ -193,7 +193,8 @@ class Cohort:
         if self.size:
             sums = self.sums()
             output.num_steady, output.steady_computed_tokens, output.most_steady_computed_tokens = sums
-        output.running_orders = [request.running_order for request in output.requests]
+        for request in output.requests:
+            output.running_orders.append(request.running_order)
         self._entered = clock + 1 - len(self.in_flight)
         self.clock = clock + 1
         self.in_flight.append(output)
@@ -295,8 +296,7 @@ class Cohort:
         self.clock = end
         self._entered = max(self._entered, end - len(self.in_flight))
         state.num_steps += steps
-        if state.finished_req_ids:
-            state.finished_req_ids = set()
+        state.finished_req_ids.clear()
         return used_blocks, cached_blocks
 
     def advance(self, steps: int) -> tuple[list[int], list[int]]:
@@ -327,8 +327,7 @@ class Cohort:
         self.clock += steps
         self._entered = max(self._entered, self.clock - len(self.in_flight))
         self._state.num_steps += steps
-        if self._state.finished_req_ids:
-            self._state.finished_req_ids = set()
+        self._state.finished_req_ids.clear()
         return taken, evicted
 
     def unfold(self, output: SchedulerOutput | None = None) -> SchedulerOutput | None:

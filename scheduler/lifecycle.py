@@ -57,7 +57,7 @@ def end(state: EngineState, request: Request, *, blocks_are_being_written: bool 
     Blocks that a load still writes into, or that the connector still sends, are released when it says so.
     """
     delayed = state.connector is not None and state.connector.delays_free(request)
-    state.finished_req_ids.add(request.request_id)
+    state.finished_req_ids.append(request.request_id)
     if state.finished_by_client is not None:
         state.finished_by_client.setdefault(request.client_index, set()).add(request.request_id)
     if state.prefills_under_way:

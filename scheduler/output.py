@@ -6,7 +6,7 @@ parallel; block tables are not copied into it, they stand on the requests.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from scheduler.request import Request
@@ -74,9 +74,9 @@ class SchedulerOutput:
         """Draft tokens to verify, by request id; only requests that have some."""
         self.new: list[Request] = []
         """Admitted for the first time (or a session going on with its next input)."""
-        self.resumed: list[Request] = []
+        self.resumed: Sequence[Request] = ()
         """Admitted again after a preemption."""
-        self.preempted: list[Request] = []
+        self.preempted: Sequence[Request] = ()
         self.finished_req_ids: Collection[int] = _NOBODY
         """Requests that ended since the previous step."""
         self.total_num_scheduled_tokens = 0
@@ -98,6 +98,17 @@ class SchedulerOutput:
     def num_running_scheduled(self) -> int:
         """Scheduled requests that were running before the step."""
         return len(self.requests) - len(self.new) - len(self.resumed)
+
+    def note_admitted(self, request: Request, *, resumed: bool) -> None:
+        """A request has come from the waiting line."""
+        if resumed:
+            self.resumed = [*self.resumed, request]
+        else:
+            self.new.append(request)
+
+    def note_preempted(self, request: Request) -> None:
+        """A request has lost its blocks in this step."""
+        self.preempted = [*self.preempted, request]
 
     def spend(self, num_single_tokens: int) -> None:
         """Requests were noted with one token each."""

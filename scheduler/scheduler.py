@@ -197,7 +197,7 @@ class Scheduler:
             if output.take_out(victim) or (rules.victims_move_the_walk and position < index):
                 index -= 1
             state.preempt(victim)
-            output.preempted.append(victim)
+            output.note_preempted(victim)
             if victim is request:
                 goes_on = rules.self_victims_do_not_end_the_phase and not self.tail_is_victim
                 return (index if goes_on else the_end), False
@@ -376,7 +376,7 @@ class Scheduler:
     def _admit(self, request: Request, num_tokens: int, computed: int, output: SchedulerOutput) -> None:
         state = self.state
         resumed = request.status is PREEMPTED
-        (output.resumed if resumed else output.new).append(request)
+        output.note_admitted(request, resumed=resumed)
         request.move_to(RUNNING)
         state.running.append(request)
         self.num_admitted += 1

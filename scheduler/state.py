@@ -69,7 +69,7 @@ class EngineState:
     running: list[Request] = field(default_factory=list)
     requests: dict[int, Request] = field(default_factory=dict)
     """Everything known, by id: waiting, running, and finished requests whose blocks are not yet released."""
-    finished_req_ids: set[int] = field(default_factory=set)
+    finished_req_ids: list[int] = field(default_factory=list)
     """Ended since the last step was scheduled."""
     finished_by_client: dict[int, set[int]] | None = None
     prefix_cache_stats: PrefixCacheStats = field(default_factory=PrefixCacheStats)
@@ -105,7 +105,8 @@ class EngineState:
             }
         output.step_number = self.num_steps
         if self.finished_req_ids:
-            output.finished_req_ids, self.finished_req_ids = self.finished_req_ids, set()
+            output.finished_req_ids = set(self.finished_req_ids)
+            self.finished_req_ids.clear()
 
     def preempt(self, request: Request, *, by_reset: bool = False) -> None:
         """Take a running request's blocks and send it back to the front of the waiting queue.

@@ -122,8 +122,8 @@ WAITING_PHASE: dict[str, Mutant] = {
     "resumed_reported_as_new": one(
         "a resumed request is told apart from a new one",
         SCHEDULER,
-        "(output.resumed if resumed else output.new)",
-        "output.new",
+        "request, resumed=resumed",
+        "request, resumed=False",
         noticed_by="0.16.0/spec_eagle-4",
     ),
     "one_adapter_too_many": one(
