@@ -244,7 +244,7 @@ class Cohort:
             not size
             or size != len(state.running)
             or state.pause
-            or (len(state.waiting) and not self._scheduler.is_full())
+            or (state.waiting.size and not self._scheduler.is_full())
             or size > self._scheduler.token_budget
             or self._seen
             or (in_flight and not self._ahead)

@@ -248,7 +248,7 @@ class EngineCore:
         state = self.state
         if state.pause == 2:
             return False
-        num_waiting = len(state.waiting.holders()) if state.pause == 1 else len(state.waiting)
+        num_waiting = len(state.waiting.holders()) if state.pause == 1 else state.waiting.size
         return len(state.running) + num_waiting > state.num_sessions_idle
 
     def has_work(self) -> bool:
@@ -301,7 +301,7 @@ class EngineCore:
     @property
     def num_waiting(self) -> int:
         """Requests in the waiting queue, whatever they wait for."""
-        return len(self.state.waiting)
+        return self.state.waiting.size
 
     @property
     def num_preemptions(self) -> int:

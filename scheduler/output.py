@@ -6,7 +6,7 @@ parallel; block tables are not copied into it, they stand on the requests.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final
 
 from scheduler.request import Request
@@ -43,7 +43,9 @@ OUTPUT_FIELDS = (
 )
 
 
-_NOBODY: Final[Collection[int]] = frozenset()
+# what is mostly empty is shared until there is something in it
+_NONE: Final[list[Request]] = []
+_NO_IDS: Final[Collection[int]] = frozenset()
 
 
 class SchedulerOutput:
@@ -74,10 +76,10 @@ class SchedulerOutput:
         """Draft tokens to verify, by request id; only requests that have some."""
         self.new: list[Request] = []
         """Admitted for the first time (or a session going on with its next input)."""
-        self.resumed: Sequence[Request] = ()
+        self.resumed = _NONE
         """Admitted again after a preemption."""
-        self.preempted: Sequence[Request] = ()
-        self.finished_req_ids: Collection[int] = _NOBODY
+        self.preempted = _NONE
+        self.finished_req_ids: Collection[int] = _NO_IDS
         """Requests that ended since the previous step."""
         self.total_num_scheduled_tokens = 0
         self.num_recomputed_tokens = 0

@@ -8,7 +8,7 @@ pass over it, more requests wait than are deferred for reasons of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 
 from scheduler.request import Request
 
@@ -51,10 +51,10 @@ class PrefillInterval:
         if self._deferred:
             self._deferred.discard(request.request_id)
 
-    def end_pass(self, waiting: Sized) -> None:
+    def end_pass(self, num_waiting: int) -> None:
         """The pass over the waiting line is over."""
-        if self.interval > 1 and not self.is_held:
-            self._backed_up = len(waiting) > len(self._deferred)
+        if not self.is_held:
+            self._backed_up = num_waiting > len(self._deferred)
 
     def end_step(self, scheduled_any: bool) -> None:
         """The step is planned."""

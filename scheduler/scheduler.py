@@ -159,11 +159,11 @@ class Scheduler:
         config, state = self.state.config, self.state
         threshold = config.long_prefill_token_threshold
         if config.long_prefill_adaptive:
-            num_requests = len(state.running) + len(state.waiting)
+            num_requests = len(state.running) + state.waiting.size
             threshold = max(threshold, config.max_num_batched_tokens // max(num_requests, 1))
         if not 0 < threshold < num_tokens:
             return num_tokens
-        if state.rules.lone_requests_ignore_the_threshold and len(state.running) + len(state.waiting) <= 1:
+        if state.rules.lone_requests_ignore_the_threshold and len(state.running) + state.waiting.size <= 1:
             return num_tokens
         return threshold
 
@@ -242,7 +242,7 @@ class Scheduler:
             else:
                 self._admit(request, num_tokens, computed, output)
         waiting.put_back()
-        state.interval.end_pass(waiting)
+        state.interval.end_pass(waiting.size)
 
     def _is_held_back(self, request: Request, output: SchedulerOutput) -> bool:
         """Whether a gate passes the request over; none has a reason if it is an ordinary one."""

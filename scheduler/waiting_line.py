@@ -18,6 +18,8 @@ class WaitingLine:
     """What the engine asks of its waiting requests."""
 
     def __init__(self, make_queue: Callable[[], RequestQueue]) -> None:
+        self.size = 0
+        """How many requests wait, also those set aside in the pass under way."""
         self.ordinary = make_queue()
         """The queue of requests that hold nothing (of all, if there is only one)."""
         self._set_aside: list[Request] = []
@@ -40,6 +42,7 @@ class WaitingLine:
 
     def set_aside(self, request: Request) -> None:
         """A request taken in this pass stays waiting."""
+        self.size += 1
         self._set_aside.append(request)
 
     def put_back(self) -> None:
@@ -55,8 +58,7 @@ class WaitingLine:
         raise NotImplementedError
 
     def __len__(self) -> int:
-        """All of them, also those set aside in the pass under way."""
-        raise NotImplementedError
+        return self.size
 
     def __iter__(self) -> Iterator[Request]:
         """In the order in which they would be looked at."""
@@ -68,18 +70,21 @@ class OneQueue(WaitingLine):
 
     def add(self, request: Request) -> None:
         """See `WaitingLine`."""
+        self.size += 1
         self.ordinary.add(request)
 
     def add_preempted(self, request: Request) -> None:
         """See `WaitingLine`."""
+        self.size += 1
         self.ordinary.add_front(request)
 
     def head(self, *, only_holders: bool = False) -> Request | None:
         """See `WaitingLine`. Holders cannot be told apart here: all or nobody."""
-        return self.ordinary.peek() if len(self.ordinary) and not only_holders else None
+        return self.ordinary.peek() if self.size > len(self._set_aside) and not only_holders else None
 
     def take_head(self) -> Request:
         """See `WaitingLine`."""
+        self.size -= 1
         return self.ordinary.pop()
 
     def put_back(self) -> None:
@@ -91,13 +96,11 @@ class OneQueue(WaitingLine):
     def remove(self, requests: Collection[Request]) -> None:
         """See `WaitingLine`."""
         self.ordinary.remove(requests)
+        self.size = len(self.ordinary) + len(self._set_aside)
 
     def holders(self) -> list[Request]:
         """See `WaitingLine`."""
         return []
-
-    def __len__(self) -> int:
-        return len(self.ordinary) + len(self._set_aside)
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self.ordinary)
@@ -113,10 +116,12 @@ class HoldersFirst(WaitingLine):
 
     def add(self, request: Request) -> None:
         """See `WaitingLine`."""
+        self.size += 1
         self._queue_for(request).add(request)
 
     def add_preempted(self, request: Request) -> None:
         """See `WaitingLine`."""
+        self.size += 1
         self.ordinary.add_front(request)
 
     def head(self, *, only_holders: bool = False) -> Request | None:
@@ -126,6 +131,7 @@ class HoldersFirst(WaitingLine):
 
     def take_head(self) -> Request:
         """See `WaitingLine`."""
+        self.size -= 1
         return self._taken_from.pop()
 
     def put_back(self) -> None:
@@ -142,6 +148,7 @@ class HoldersFirst(WaitingLine):
         """See `WaitingLine`. Both queues are filtered, which a heap shows even if nobody was in it."""
         self._holders.remove(requests)
         self.ordinary.remove(requests)
+        self.size = len(self._holders) + len(self.ordinary) + len(self._set_aside)
 
     def holders(self) -> list[Request]:
         """See `WaitingLine`."""
@@ -150,9 +157,6 @@ class HoldersFirst(WaitingLine):
     def _queue_for(self, request: Request) -> RequestQueue:
         loading = request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
         return self._holders if request.num_computed_tokens or loading else self.ordinary
-
-    def __len__(self) -> int:
-        return len(self._holders) + len(self.ordinary) + len(self._set_aside)
 
     def __iter__(self) -> Iterator[Request]:
         yield from self._holders

@@ -95,7 +95,7 @@ def test_a_changed_rule_of_the_scheduler_is_named(regress_in_a_copy) -> None:
     """Victims go to the end of the queue; only the scenario with preemptions can show it."""
 
     def change(tree: Path) -> None:
-        edit(tree / "scheduler/queues.py", "_queue.appendleft(request)", "_queue.append(request)")
+        edit(tree / "scheduler/queues.py", "_front.append(request)", "_back.append(request)")
 
     (verdict,) = verdicts(regress_in_a_copy(change, "chat", "preemptions"))
     assert verdict.startswith("FAIL preemptions: p")
@@ -151,7 +151,7 @@ def test_two_changes_are_told_apart(regress_in_a_copy) -> None:
 
     def change(tree: Path) -> None:
         edit(tree / "set/preemptions.yaml", "rate_per_s: 6", "rate_per_s: 7")
-        edit(tree / "scheduler/queues.py", "_queue.appendleft(request)", "_queue.append(request)")
+        edit(tree / "scheduler/queues.py", "_front.append(request)", "_back.append(request)")
 
     (verdict,) = verdicts(regress_in_a_copy(change, "preemptions"))
     assert verdict.endswith("likely layer: workload, scheduler")
