@@ -268,7 +268,7 @@ class Cohort:
             steps += 1
         return steps
 
-    def take_steps(self, steps: int) -> tuple[list[int], list[int]]:
+    def advance(self, steps: int) -> tuple[list[int], list[int]]:
         """Take so many steps of `steps_ahead` at once: the turns of `schedule()` and `update()`.
 
         Returns the blocks in use, and the free ones that can be hit, after each step. If `unfold` then gives
@@ -298,37 +298,6 @@ class Cohort:
         state.num_steps += steps
         state.finished_req_ids.clear()
         return used_blocks, cached_blocks
-
-    def advance(self, steps: int) -> tuple[list[int], list[int]]:
-        """Take so many steps of `steps_ahead` at once: the turns of `schedule()` and `update()`.
-
-        Returns, for each step, the blocks taken and how many of them were evicted from the prefix cache. If
-        `unfold` then gives a step, the last update is still to be done, with it.
-        """
-        first, size, all_needy = self.clock, self._size, self._needy
-        taken: list[int] = []
-        takers: list[Request] = []
-        for clock in range(first, first + steps):
-            needy = all_needy[clock % size]
-            taken.append(len(needy))
-            takers += needy
-        unkeyed: list[int] = []
-        if takers:
-            for request, block in zip(takers, self._pool.take(len(takers), unkeyed), strict=True):
-                request.block_tables[0].append(block)
-        evicted = taken
-        if unkeyed:
-            evicted, place, i = taken.copy(), 0, 0
-            for step, count in enumerate(taken):
-                place += count
-                while i < len(unkeyed) and unkeyed[i] < place:
-                    evicted[step] -= 1
-                    i += 1
-        self.clock += steps
-        self._entered = max(self._entered, self.clock - len(self.in_flight))
-        self._state.num_steps += steps
-        self._state.finished_req_ids.clear()
-        return taken, evicted
 
     def unfold(self, output: SchedulerOutput | None = None) -> SchedulerOutput | None:
         """Name the members whose stay ends with a step whose output is about to be sampled.

@@ -197,11 +197,6 @@ class EngineCore:
         if self.state.cohort is not None:
             self.state.cohort.write_back_all()
 
-    def take_steps(self, steps: int) -> tuple[list[int], list[int]]:
-        """See `Cohort.take_steps`."""
-        assert self.state.cohort is not None
-        return self.state.cohort.take_steps(steps)
-
     def advance(self, steps: int) -> tuple[list[int], list[int]]:
         """See `Cohort.advance`."""
         assert self.state.cohort is not None

@@ -297,17 +297,10 @@ class PlannedReplica(Replica):
         """Let the engine take so many turns, and record them."""
         if not num_turns:
             return
-        engine, kv, flying = self._engine, self._engine.kv_cache, list(self._in_flight)
-        used, cached = kv.num_used_blocks, kv.num_cached_free_blocks
+        engine, flying = self._engine, list(self._in_flight)
         counts = (engine.num_steady, engine.num_running, plan.num_waiting)
-        taken, evicted = engine.advance(num_turns)
-        steps = _Steps(
-            plan,
-            counts,
-            _running(used, taken, 1),
-            _running(cached, evicted, -1),
-            self._unrecorded_preemptions,
-        )
+        used_blocks, cached_blocks = engine.advance(num_turns)
+        steps = _Steps(plan, counts, used_blocks, cached_blocks, self._unrecorded_preemptions)
         self._unrecorded_preemptions = 0
         self._gpu.entry_s, self._gpu.last_end_s = plan.entry_s[num_turns - 1], plan.end_s[num_turns - 1]
         self._host_free_s = plan.host_free_s[num_turns - 1]
@@ -322,15 +315,6 @@ class PlannedReplica(Replica):
         self._guard.on_step(engine, gave_tokens=True)
         if output is not None:
             self._update(steps.batch(flying, num_ended, output))
-
-
-def _running(total: int, changes: list[int], sign: int) -> list[int]:
-    """The total after each of the changes."""
-    totals = []
-    for change in changes:
-        total += sign * change
-        totals.append(total)
-    return totals
 
 
 class _Steps:
