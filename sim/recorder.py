@@ -84,9 +84,9 @@ def histogram(values: NDArray[np.integer[Any]], weights: Floats) -> Floats:
 class StepLog:
     """The steps of one replica, in the order in which they ended.
 
-    Columns gather in lists and move to numpy every few thousand steps. End times are always kept (token
-    times need them, 8 bytes a step); the other columns only when `keep` is true. Totals are summed as steps
-    pass.
+    Columns gather in lists and move to numpy every few thousand steps; what is the same in all steps of a
+    piece (those added by one call) is noted once. End times are always kept (token times need them, 8 bytes
+    a step); the other columns only when `keep` is true. Totals are summed as steps pass.
     """
 
     def __init__(self, *, keep: bool = True, warmup_s: float = 0.0) -> None:
@@ -95,15 +95,16 @@ class StepLog:
         self._warmup_s = warmup_s
         self._start_s: list[float] = []
         self._end_s: list[float] = []
+        self._used: list[int] = []
+        self._cached: list[int] = []
+        self._bound: list[int] = []
+        self._piece_steps: list[int] = []
         self._decode: list[int] = []
         self._prefill: list[int] = []
         self._recompute: list[int] = []
         self._running: list[int] = []
         self._waiting: list[int] = []
-        self._used: list[int] = []
-        self._cached: list[int] = []
         self._preempted: list[int] = []
-        self._bound: list[int] = []
         self._ends: list[Floats] = []
         self._starts: list[Floats] = []
         self._num_stepss: list[NDArray[np.int32]] = []
@@ -118,16 +119,10 @@ class StepLog:
         decode, prefill, recompute, running, waiting, used, cached, preempted, bound = counts
         self._start_s.append(start_s)
         self._end_s.append(end_s)
-        self._decode.append(decode)
-        self._prefill.append(prefill)
-        self._recompute.append(recompute)
-        self._running.append(running)
-        self._waiting.append(waiting)
         self._used.append(used)
         self._cached.append(cached)
-        self._preempted.append(preempted)
         self._bound.append(bound)
-        self._note_added(1)
+        self._note_piece(1, decode, prefill, recompute, running, waiting, preempted)
 
     def extend_decodes(
         self,
@@ -143,51 +138,57 @@ class StepLog:
         `counts`: decode tokens, running and waiting requests of every step. They preempt nobody and compute
         nothing else.
         """
-        num_steps = len(end_s)
-        if not num_steps:
+        if not end_s:
             return
-        decode, running, waiting = counts
-        none = [0] * num_steps
         self._start_s.extend(start_s)
         self._end_s.extend(end_s)
-        self._decode.extend([decode] * num_steps)
-        self._prefill.extend(none)
-        self._recompute.extend(none)
-        self._running.extend([running] * num_steps)
-        self._waiting.extend([waiting] * num_steps)
         self._used.extend(used_blocks)
         self._cached.extend(cached_blocks)
-        self._preempted.extend(none)
         self._bound.extend(bounds)
-        self._note_added(num_steps)
+        decode, running, waiting = counts
+        self._note_piece(len(end_s), decode, 0, 0, running, waiting, 0)
 
-    def _note_added(self, num_steps: int) -> None:
+    def _note_piece(
+        self,
+        num_steps: int,
+        decode: int,
+        prefill: int,
+        recompute: int,
+        running: int,
+        waiting: int,
+        preempted: int,
+    ) -> None:
+        self._piece_steps.append(num_steps)
+        self._decode.append(decode)
+        self._prefill.append(prefill)
+        self._recompute.append(recompute)
+        self._running.append(running)
+        self._waiting.append(waiting)
+        self._preempted.append(preempted)
         self.num_steps += num_steps
         while len(self._end_s) >= _FLUSH_ROWS:
             self._flush(_FLUSH_ROWS)
 
     def _flush(self, num_steps: int) -> None:
-        """Move the first steps out of the buffers: always as many at a time, so that sums round alike."""
+        """Move the first steps out of the lists: always as many at a time, so that sums round alike."""
         if not num_steps:
             return
-        start_s = np.frombuffer(array("d", self._start_s[:num_steps]))
-        end_s = np.frombuffer(array("d", self._end_s[:num_steps]))
-        columns = (
-            self._decode,
-            self._prefill,
-            self._recompute,
-            self._running,
-            self._waiting,
-            self._used,
-            self._cached,
-            self._preempted,
-            self._bound,
-        )
+        steps = self._pieces_of(num_steps)
         counts = np.empty((num_steps, _COUNTS), dtype=np.int32)
-        for place, column in enumerate(columns):
-            counts[:, place] = np.frombuffer(array("i", column[:num_steps]), dtype=np.int32)
+        of_pieces = (self._decode, self._prefill, self._recompute, self._running, self._waiting)
+        for place, column in (*enumerate(of_pieces), (7, self._preempted)):
+            counts[:, place] = np.repeat(np.array(array("i", column[: len(steps)])), steps)
+        for place, column in ((5, self._used), (6, self._cached), (8, self._bound)):
+            counts[:, place] = array("i", column[:num_steps])
             del column[:num_steps]
+        start_s = np.array(array("d", self._start_s[:num_steps]))
+        end_s = np.array(array("d", self._end_s[:num_steps]))
         del self._start_s[:num_steps], self._end_s[:num_steps]
+        last = len(steps) - 1
+        self._piece_steps[last] -= steps[last]
+        whole = last if self._piece_steps[last] else last + 1
+        for column in (*of_pieces, self._preempted, self._piece_steps):
+            del column[:whole]
         # Steps of pipeline stages overlap; the time a step adds is what passes after the one before it ended.
         previous_s = np.concatenate(([self._last_end_s], end_s[:-1]))
         self._last_end_s = float(end_s[-1])
@@ -202,6 +203,14 @@ class StepLog:
         if self._keep:
             self._starts.append(start_s)
             self._num_stepss.append(counts)
+
+    def _pieces_of(self, num_steps: int) -> list[int]:
+        """How many of the first steps each piece has; the last piece may have more."""
+        steps: list[int] = []
+        while num_steps:
+            steps.append(min(self._piece_steps[len(steps)], num_steps))
+            num_steps -= steps[-1]
+        return steps
 
     def end_s(self) -> Floats:
         """End time of each step, s, shape (num_steps,): when its tokens appeared."""

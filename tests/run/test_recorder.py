@@ -42,6 +42,24 @@ def test_many_steps_at_once_equal_steps_one_by_one_to_the_last_bit():
         np.testing.assert_array_equal(one, other)
 
 
+def test_pieces_keep_their_counts_wherever_the_buffers_are_emptied():
+    rng, log, rows = np.random.default_rng(2), StepLog(), []
+    while len(rows) < 30_000:
+        start, n, counts = float(len(rows)), int(rng.integers(1, 900)), rng.integers(0, 90, 3).tolist()
+        if n < 300:
+            rows.append((start, start + 0.5, *counts, 1, 2, 3, 4, n % 3, 5))
+            append(log, rows[-1])
+            continue
+        piece = [
+            (start + i, start + i + 0.5, counts[0], 0, 0, *counts[1:], i, n - i, 0, i % 6) for i in range(n)
+        ]
+        starts, ends, *_, used, cached, _, bounds = map(list, zip(*piece, strict=True))
+        log.extend_decodes(starts, ends, used, cached, bounds, tuple(counts))
+        rows += piece
+    start_s, end_s, kept = log.kept()
+    np.testing.assert_array_equal(np.column_stack((start_s, end_s, kept)), np.array(rows))
+
+
 def test_without_kept_steps_end_times_and_totals_are_the_same():
     rows = decode_steps(20_000)
     lean, full = StepLog(keep=False), StepLog(keep=True)
