@@ -72,8 +72,12 @@ def saved(result: RunResult, folder: Path) -> SavedRun:
 
 def folder_name(scenario: Scenario) -> str:
     """`<scenario>-<hash8>`: eight hex digits of everything that the results depend on."""
-    told = f"{dryserve_version()}\n{dump_resolved(scenario)}"
-    return f"{scenario.name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    return _folder_name(scenario.name, dump_resolved(scenario))
+
+
+def _folder_name(name: str, resolved: str) -> str:
+    told = f"{dryserve_version()}\n{resolved}"
+    return f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 
 def write(result: RunResult, root: Path | str = "runs") -> Path:
@@ -82,14 +86,15 @@ def write(result: RunResult, root: Path | str = "runs") -> Path:
 
     Raises `InputError` if the folder cannot be written.
     """
-    root = Path(root)
-    folder = root / folder_name(result.scenario)
+    root, resolved = Path(root), dump_resolved(result.scenario)
+    folder = root / _folder_name(result.scenario.name, resolved)
     try:
         root.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=root))
     except OSError as error:
         raise input_error(f"cannot be written: {_reason(error)}", where=str(root)) from None
     try:
+        (draft / _SCENARIO).write_text(resolved, encoding="utf-8")
         _write_tables(result, draft)
         draft.chmod(0o755)
         _carry_over(folder, draft)
@@ -171,7 +176,6 @@ def _damage(error: Exception) -> str:
 
 
 def _write_tables(result: RunResult, folder: Path) -> None:
-    (folder / _SCENARIO).write_text(dump_resolved(result.scenario), encoding="utf-8")
     text = json.dumps(result.summary, indent=2, allow_nan=False, ensure_ascii=False)
     (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
     write_csv(result.request_columns(), folder / REQUESTS)
