@@ -51,7 +51,7 @@ class PlainKVCache(KVCache):
 
     def no_hits(self) -> PrefixHits:
         """See `KVCache.no_hits`."""
-        return RunHits()
+        return self.run_pool.no_hits
 
     def find_hits(self, request: Request) -> PrefixHits:
         """See `KVCache.find_hits`."""

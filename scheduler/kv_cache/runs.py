@@ -92,6 +92,7 @@ class RunPool:
         self.num_evictions = 0
         self.num_freed = 0
         self.watcher: RunWatcher | None = None
+        self.no_hits = RunHits()
         self._chains: dict[int, BlockRun] = {}
         """The first run of each chain, by the chain's number: a key without its last `ROOM_BITS` bits."""
         self.free_queue.append(BlockRun(None, 0, list(_all_blocks(num_blocks))))
@@ -204,6 +205,8 @@ class RunPool:
 
     def find_hits(self, keys: BlockKeys, limit: int) -> RunHits:
         """What is hit by the first `limit` keys, as far as all are found. Changes nothing."""
+        if not limit or keys.firsts[0] >> ROOM_BITS not in self._chains:
+            return self.no_hits
         hits = RunHits()
         for stretch, first in enumerate(keys.firsts):
             key, i, end = first, keys.starts[stretch], min(keys.end(stretch), limit)
