@@ -41,6 +41,7 @@ index into `cost_models.BOUNDS`."""
 StepCounts = tuple[int, int, int, int, int, int, int, int, int]
 """The columns of a step from `decode_tokens` on."""
 
+_LIST_ROWS = 512
 _FLUSH_ROWS = 8192
 _COUNTS = len(STEP_FIELDS) - 2
 
@@ -84,9 +85,10 @@ def histogram(values: NDArray[np.integer[Any]], weights: Floats) -> Floats:
 class StepLog:
     """The steps of one replica, in the order in which they ended.
 
-    Columns gather in lists and move to numpy every few thousand steps; what is the same in all steps of a
-    piece (those added by one call) is noted once. End times are always kept (token times need them, 8 bytes
-    a step); the other columns only when `keep` is true. Totals are summed as steps pass.
+    Columns gather in short lists, move to arrays while they are in the processor's cache, and to numpy every
+    few thousand steps; what is the same in all steps of a piece (those added by one call) is noted once. End
+    times are always kept (token times need them, 8 bytes a step); the other columns only when `keep` is
+    true. Totals are summed as steps pass.
     """
 
     def __init__(self, *, keep: bool = True, warmup_s: float = 0.0) -> None:
@@ -105,6 +107,11 @@ class StepLog:
         self._running: list[int] = []
         self._waiting: list[int] = []
         self._preempted: list[int] = []
+        by_step = (self._start_s, self._end_s, self._used, self._cached, self._bound)
+        by_piece = (self._decode, self._prefill, self._recompute, self._running, self._waiting)
+        self._lists: list[list[Any]] = [*by_step, self._piece_steps, *by_piece, self._preempted]
+        self._arrays: list[array[Any]] = [array("d"), array("d"), *(array("i") for _ in self._lists[2:])]
+        self._num_pending = 0
         self._ends: list[Floats] = []
         self._starts: list[Floats] = []
         self._num_stepss: list[NDArray[np.int32]] = []
@@ -166,29 +173,36 @@ class StepLog:
         self._waiting.append(waiting)
         self._preempted.append(preempted)
         self.num_steps += num_steps
-        while len(self._end_s) >= _FLUSH_ROWS:
-            self._flush(_FLUSH_ROWS)
+        self._num_pending += num_steps
+        if len(self._end_s) >= _LIST_ROWS:
+            self._gather()
+            while self._num_pending >= _FLUSH_ROWS:
+                self._flush(_FLUSH_ROWS)
+
+    def _gather(self) -> None:
+        for column, values in zip(self._arrays, self._lists, strict=True):
+            column.extend(values)
+            values.clear()
 
     def _flush(self, num_steps: int) -> None:
         """Move the first steps out of the lists: always as many at a time, so that sums round alike."""
         if not num_steps:
             return
-        steps = self._pieces_of(num_steps)
+        starts, ends, used, cached, bound, pieces, *by_piece, preempted = self._arrays
+        steps = _cut(pieces, num_steps)
         counts = np.empty((num_steps, _COUNTS), dtype=np.int32)
-        of_pieces = (self._decode, self._prefill, self._recompute, self._running, self._waiting)
-        for place, column in (*enumerate(of_pieces), (7, self._preempted)):
-            counts[:, place] = np.repeat(np.array(array("i", column[: len(steps)])), steps)
-        for place, column in ((5, self._used), (6, self._cached), (8, self._bound)):
-            counts[:, place] = array("i", column[:num_steps])
-            del column[:num_steps]
-        start_s = np.array(array("d", self._start_s[:num_steps]))
-        end_s = np.array(array("d", self._end_s[:num_steps]))
-        del self._start_s[:num_steps], self._end_s[:num_steps]
+        for place, column in (*enumerate(by_piece), (7, preempted)):
+            counts[:, place] = np.repeat(np.array(column[: len(steps)]), steps)
+        for place, column in ((5, used), (6, cached), (8, bound)):
+            counts[:, place] = column[:num_steps]
+        start_s, end_s = np.array(starts[:num_steps]), np.array(ends[:num_steps])
         last = len(steps) - 1
-        self._piece_steps[last] -= steps[last]
-        whole = last if self._piece_steps[last] else last + 1
-        for column in (*of_pieces, self._preempted, self._piece_steps):
-            del column[:whole]
+        pieces[last] -= steps[last]
+        for column in (*by_piece, preempted, pieces):
+            del column[: last if pieces[last] else last + 1]
+        for column in (starts, ends, used, cached, bound):
+            del column[:num_steps]
+        self._num_pending -= num_steps
         # Steps of pipeline stages overlap; the time a step adds is what passes after the one before it ended.
         previous_s = np.concatenate(([self._last_end_s], end_s[:-1]))
         self._last_end_s = float(end_s[-1])
@@ -204,17 +218,10 @@ class StepLog:
             self._starts.append(start_s)
             self._num_stepss.append(counts)
 
-    def _pieces_of(self, num_steps: int) -> list[int]:
-        """How many of the first steps each piece has; the last piece may have more."""
-        steps: list[int] = []
-        while num_steps:
-            steps.append(min(self._piece_steps[len(steps)], num_steps))
-            num_steps -= steps[-1]
-        return steps
-
     def end_s(self) -> Floats:
         """End time of each step, s, shape (num_steps,): when its tokens appeared."""
-        self._flush(len(self._end_s))
+        self._gather()
+        self._flush(self._num_pending)
         self._ends = [np.concatenate(self._ends) if self._ends else np.empty(0)]
         return self._ends[0]
 
@@ -227,12 +234,22 @@ class StepLog:
 
     def totals(self) -> StepTotals:
         """The sums so far; times in seconds, blocks by number in use."""
-        self._flush(len(self._end_s))
+        self._gather()
+        self._flush(self._num_pending)
         decode, prefill, recompute, preemptions = (int(n) for n in self._sums)
         busy_s = float(self._by_bound.sum())
         return StepTotals(
             busy_s, self._by_bound, self._by_used, decode, prefill, recompute, preemptions, self._measured
         )
+
+
+def _cut(pieces: array[int], num_steps: int) -> list[int]:
+    """How many of the first steps each piece has; the last piece may have more."""
+    steps: list[int] = []
+    while num_steps:
+        steps.append(min(pieces[len(steps)], num_steps))
+        num_steps -= steps[-1]
+    return steps
 
 
 class TokenRuns:
