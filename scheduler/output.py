@@ -166,6 +166,13 @@ class SchedulerOutput:
         place = len(orders)
         while place and orders[place - 1] > order:
             place -= 1
+        if place == len(orders):  # the usual case, at half the price
+            orders.append(order)
+            self.requests.append(request)
+            self.num_scheduled_tokens.append(1)
+            self.num_computed_before.append(num_computed_before)
+            self.samples.append(True)
+            return
         orders.insert(place, order)
         self.requests.insert(place, request)
         self.num_scheduled_tokens.insert(place, 1)

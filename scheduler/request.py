@@ -8,7 +8,7 @@ the output will be in the end is not known here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scheduler.kv_cache.keys import BlockKeys
 from scheduler.status import FIRST_FINISHED, RequestStatus, check_move
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 EOS_TOKEN_ID = 2
 """The end-of-sequence token of the pretended models."""
+
+_NO_TOKENS: Final[frozenset[int]] = frozenset()
 
 
 class Request:
@@ -90,7 +92,7 @@ class Request:
         client_index: int = 0,
         min_tokens: int = 0,
         ignore_eos: bool = False,
-        stop_token_ids: Iterable[int] = (),
+        stop_token_ids: Iterable[int] = _NO_TOKENS,
         lora_name: str | None = None,
         cache_salt: str | None = None,
         skip_reading_prefix_cache: bool = False,
@@ -105,7 +107,9 @@ class Request:
         self.client_index = client_index
         self.min_tokens = min_tokens
         self.ignore_eos = ignore_eos
-        self.stop_token_ids = frozenset(stop_token_ids)
+        self.stop_token_ids = (
+            stop_token_ids if isinstance(stop_token_ids, frozenset) else frozenset(stop_token_ids)
+        )
         self.lora_name = lora_name
         self.cache_salt = cache_salt
         self.skip_reading_prefix_cache = skip_reading_prefix_cache
