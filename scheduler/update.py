@@ -43,7 +43,7 @@ class OutputUpdate:
             state.release_deferred(output.step_number)
         if report is not None and report.invalid_blocks:
             worthless, errors = self.remote_loads.take_invalid_blocks(report.invalid_blocks, output)
-        stopped: list[tuple[Request, RequestStatus]] | None = None
+        from_waiting: list[Request] | None = None
         going_on: list[Request] | None = None
         drafted = bool(output.scheduled_spec_decode_tokens)
         arrivals = self._note_arrivals(output) if bookkeeping.counts_tokens_in_flight else None
@@ -72,13 +72,14 @@ class OutputUpdate:
                     entries.append((request, count, None))
                 continue
             entries.append((request, count, FINISH_REASONS[final]))
-            if stopped is None:
-                stopped = []
-            stopped.append((request, status))
+            if status is RUNNING:
+                state.running.pop(place_of(request, state.running))
+            else:
+                from_waiting = [request] if from_waiting is None else [*from_waiting, request]
             if self._stop(request, final):
                 going_on = [request] if going_on is None else [*going_on, request]
-        if stopped is not None:
-            self._leave_queues(stopped)
+        if from_waiting is not None:
+            state.waiting.remove(from_waiting)
         if going_on is not None:
             for request in going_on:
                 lifecycle.enqueue(state, request)
@@ -116,18 +117,6 @@ class OutputUpdate:
         request.move_to(final)
         lifecycle.end(self.state, request)
         return False
-
-    def _leave_queues(self, stopped: list[tuple[Request, RequestStatus]]) -> None:
-        """Requests leave the queue in which they stood when their last token came."""
-        running = self.state.running
-        from_waiting: list[Request] = []
-        for request, was in stopped:
-            if was is RUNNING:
-                running.pop(place_of(request, running))
-            else:
-                from_waiting.append(request)
-        if from_waiting:
-            self.state.waiting.remove(from_waiting)
 
     def _finished_by_client(self) -> dict[int, set[int]] | None:
         finished = self.state.finished_by_client
