@@ -16,9 +16,9 @@ import numpy as np
 from sim.engine_setup import EngineSetup, engine_setup
 from sim.metrics import percentiles_over_time
 from sim.random_streams import streams
-from sim.recorder import histogram
 from sim.scenario import Scenario
 from sim.simulation import simulate_workload
+from sim.step_log import histogram
 from sim.workload import Limits, RequestTable, Workload, build_workload
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import numpy as np
 
 from cost_models.shapes import BOUNDS
 from sim.metrics import RequestTimes
-from sim.recorder import STEP_FIELDS, Floats, Recorder, Status, TokenTimes
+from sim.recorder import Recorder, Status, TokenTimes
+from sim.step_log import STEP_FIELDS, Floats
 from sim.workload import RequestTable
 
 if TYPE_CHECKING:

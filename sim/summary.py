@@ -33,8 +33,9 @@ from sim.metrics import (
     request_times,
     sample,
 )
-from sim.recorder import Recorder, Status, StepTotals, TokenTimes, add_histograms
+from sim.recorder import Recorder, Status, TokenTimes
 from sim.scenario.slo import SloTarget
+from sim.step_log import StepTotals, add_histograms
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 

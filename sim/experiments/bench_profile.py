@@ -16,6 +16,7 @@ _PHASES = (
     ("/sim/cluster/planned.py", "plans"),
     ("/sim/cluster/", "replicas and router"),
     ("/sim/recorder.py", "records"),
+    ("/sim/step_log.py", "records"),
     ("/sim/summary.py", "summary"),
     ("/sim/metrics.py", "summary"),
     ("/sim/", "scenario and workload"),

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.metrics import Ints, Sample, inter_token_gaps, sample
-from sim.recorder import STEP_FIELDS, Status, TokenTimes
+from sim.recorder import Status, TokenTimes
+from sim.step_log import STEP_FIELDS
 
 if TYPE_CHECKING:
     from sim.simulation import RunResult
