@@ -19,7 +19,7 @@ class BlockRun:
     (of an own run: see `keyed`), and the i-th of them has the key `first_key` + i; None if there is none.
 
     In the prefix cache `further` is the next run of the same chain of keys. Runs with the very same keys form
-    a column: `twin` was entered after this one, `elder` before it.
+    a column: `twin` was entered after this one, `elder` before it; the eldest one's `elder` is the youngest.
     """
 
     __slots__ = (

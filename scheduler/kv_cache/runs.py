@@ -78,6 +78,14 @@ def _all_blocks(num_blocks: int) -> tuple[int, ...]:
     return tuple(range(num_blocks - 1, NULL_BLOCK, -1))
 
 
+def _eldest(run: BlockRun) -> BlockRun:
+    """The first run of its column."""
+    elder = run.elder
+    while elder is not None and elder.twin is not None:
+        run, elder = elder, elder.elder
+    return run
+
+
 class RunPool:
     """The blocks of one engine whose only KV group is full attention. Same laws as `BlockPool`."""
 
@@ -293,9 +301,8 @@ class RunPool:
                 self._cut(run, end - first)
             else:
                 end = first + run.num_keyed
-            while run.twin is not None:
-                run = run.twin
-            run.twin, entered.elder = entered, run
+            youngest = run.elder or run
+            youngest.twin, entered.elder, run.elder = entered, youngest, entered
         entered.blocks = request.block_tables[0][first:end]
         entered.num_keyed = end - first
         request.block_runs[-1].start = end
@@ -321,19 +328,19 @@ class RunPool:
         """
         if run.holder is not None:
             return self._cut_own(run, count)
-        front = run
-        while front.elder is not None:
-            front = front.elder
+        front = _eldest(run)
+        eldest: BlockRun | None = None
         above: BlockRun | None = None
         part: BlockRun | None = front
         while part is not None:
             if count < len(part.blocks):
                 rest = self._cut_listed(part, count)
                 if rest.first_key is not None:
-                    if above is None:
+                    if eldest is None or above is None:
                         rest.further, front.further = front.further, rest
+                        eldest = rest
                     else:
-                        above.twin, rest.elder = rest, above
+                        above.twin, rest.elder, eldest.elder = rest, above, rest
                     above = rest
             part = part.twin
         return run
@@ -393,15 +400,17 @@ class RunPool:
     def _strip(self, run: BlockRun) -> None:
         """The run has no keys any more, and none reserved."""
         elder, twin = run.elder, run.twin
-        if twin is not None:
-            twin.elder = elder
-        if elder is not None:
-            elder.twin = twin
-        elif twin is not None:
+        if elder is None:
+            self._replace(run, run.further)
+        elif elder.twin is None:  # it is the eldest
+            assert twin is not None
+            twin.elder = elder if elder is not twin else None
             twin.further = run.further
             self._replace(run, twin)
         else:
-            self._replace(run, run.further)
+            after = twin or _eldest(elder)
+            elder.twin = twin
+            after.elder = elder if elder is not after else None
         run.elder = run.twin = run.further = None
         run.first_key = None
         run.num_keyed = 0

@@ -104,7 +104,11 @@ BLOCKS: dict[str, Mutant] = {
     "duplicates_not_entered": Mutant(
         "duplicates of a cached block are cached beside it",
         (
-            (RUNS, "run.twin, entered.elder = entered, run", "entered.first_key = None"),
+            (
+                RUNS,
+                "youngest.twin, entered.elder, run.elder = entered, youngest, entered",
+                "entered.first_key = None",
+            ),
             (
                 RUNS,
                 "entered.num_keyed = end - first",
