@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from enum import IntEnum
 from math import nan
+from struct import pack
 from typing import NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ class TokenRuns:
                 self._flush()
 
     def _flush(self) -> None:
-        self._columns.extend(self._closed)
+        self._columns.frombytes(pack(f"{len(self._closed)}i", *self._closed))
         self._closed.clear()
 
     def close_all(self, next_step: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from struct import pack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,7 +162,7 @@ class StepLog:
 
     def _gather(self) -> None:
         for column, values in zip(self._arrays, self._lists, strict=True):
-            column.extend(values)
+            column.frombytes(pack(f"{len(values)}{column.typecode}", *values))  # by far the quickest way
             values.clear()
 
     def _flush(self, num_steps: int) -> None:
