@@ -13,7 +13,7 @@ _PHASES = (
     ("/scheduler/cohort.py", "cohort"),
     ("/scheduler/", "scheduler"),
     ("/cost_models/", "step cost"),
-    ("/sim/cluster/planned.py", "plans"),
+    ("/sim/cluster/plan", "plans"),
     ("/sim/cluster/", "replicas and router"),
     ("/sim/recorder.py", "records"),
     ("/sim/step_log.py", "records"),
