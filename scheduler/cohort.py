@@ -21,9 +21,10 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from scheduler.calendar import Calendar, Member, insert, merged
 from scheduler.kv_cache.plain import PlainKVCache
 from scheduler.output import SchedulerOutput
-from scheduler.request import Request, place_of
+from scheduler.request import Request
 from scheduler.state import EngineState
 from scheduler.status import RUNNING
 
@@ -39,18 +40,6 @@ SHORTEST_STAY = 2
 """Steps for which it is worth to join."""
 
 _in_order = attrgetter("running_order")
-
-
-class Member:
-    """What the cohort knows of one request. `alone`: its blocks enter the prefix cache unseen, in a run."""
-
-    __slots__ = ("alone", "base", "leaves_at", "request")
-
-    def __init__(self, request: Request, base: int, leaves_at: int, alone: bool) -> None:
-        self.request = request
-        self.base = base
-        self.leaves_at = leaves_at
-        self.alone = alone
 
 
 class Cohort:
@@ -83,12 +72,9 @@ class Cohort:
         self._ahead = state.config.async_scheduling
         self._entered = 0
         """The first base + _entered tokens of each member are entered in the prefix cache, block by block."""
-        self._needy: list[list[Request]] = [[] for _ in range(self._size)]
-        """Members by the clock, modulo the block size, at which they need a block; in running order."""
+        self._calendar = Calendar(self._size)
         self._seen: list[Request] = []
         """Members that are not alone: their blocks must be entered one by one, in running order."""
-        self._leaving: list[Member] = []
-        """Members by the step in which they leave, the next one last; and some that have left before."""
         self._largest_base = 0
         self._knows_largest = False
         self._awake: list[Request] | None = []
@@ -107,7 +93,7 @@ class Cohort:
             self._awake = None
             return False
         awake = self._find_awake()
-        needy = self._needy[clock % self._size]
+        needy = self._calendar.needy(clock)
         if not self._is_plain(awake, needy, output.token_budget):
             self.dissolve()
             self._no_joins_before = clock + self._size
@@ -152,7 +138,7 @@ class Cohort:
         """Walk those who have something to do, in running order; preempt from the tail for blocks."""
         clock, size = self.clock, self._size
         entered = clock + 1 - len(self.in_flight)
-        events = self._events = _merged(_merged(awake, needy), self._full(entered))
+        events = self._events = merged(merged(awake, needy), self._full(entered))
         for request in events:  # grows behind the walk where texts are met
             self._walked = request
             member = request.member
@@ -253,16 +239,13 @@ class Cohort:
         for output in in_flight:
             if output.requests:
                 return 0
-        leaving = self._leaving
-        while leaving[-1].request.member is not leaving[-1]:
-            leaving.pop()
-        most = min(most, leaving[-1].leaves_at - self.clock + len(in_flight) + 1)
+        most = min(most, self._calendar.next_leave() - self.clock + len(in_flight) + 1)
         free = self._pool.free_queue.size
         if (most // self._size + 1) * size <= free:
             return most
         steps = 0
         while steps < most:
-            free -= len(self._needy[(self.clock + steps) % self._size])
+            free -= len(self._calendar.needy(self.clock + steps))
             if free < 0:
                 break
             steps += 1
@@ -274,19 +257,19 @@ class Cohort:
         Returns the blocks in use, and the free ones that can be hit, after each step. If `unfold` then gives
         a step, the last update is still to be done, with it.
         """
-        state, pool, size, all_needy = self._state, self._pool, self._size, self._needy
+        state, pool, calendar = self._state, self._pool, self._calendar
         first, end = self.clock, self.clock + steps
         used, cached = self._kv.num_used_blocks, pool.num_cached_free
         count = 0
         for clock in range(first, end):
-            count += len(all_needy[clock % size])
+            count += len(calendar.needy(clock))
         unkeyed: list[int] = []
         blocks = pool.take(count, unkeyed) if count else unkeyed
         used_blocks: list[int] = []
         cached_blocks: list[int] = []
         taken = kept = 0
         for clock in range(first, end):
-            for request in all_needy[clock % size]:
+            for request in calendar.needy(clock):
                 request.block_tables[0].append(blocks[taken])
                 taken += 1
             while kept < len(unkeyed) and unkeyed[kept] < taken:
@@ -305,16 +288,15 @@ class Cohort:
         `output` is the oldest step in flight. None: the step of the last turn of `advance`; the step that is
         then returned is still to be sampled and updated. None comes back if nobody must be looked at.
         """
-        leaving, in_flight = self._leaving, self.in_flight
+        in_flight = self.in_flight
         step = self.clock - len(in_flight) - (output is None)
-        while leaving and leaving[-1].leaves_at <= step:
-            member = leaving.pop()
-            request = member.request
-            if request.member is member:
-                if output is None:
-                    output = SchedulerOutput(0)
-                    in_flight.insert(0, output)
-                self.leave(request)
+        member = self._calendar.pop_leaving(step)
+        while member is not None:
+            if output is None:
+                output = SchedulerOutput(0)
+                in_flight.insert(0, output)
+            self.leave(member.request)
+            member = self._calendar.pop_leaving(step)
         return output
 
     # --- in and out -------------------------------------------------------------------------------------
@@ -349,9 +331,8 @@ class Cohort:
         for output in self.in_flight:
             output.remove(request)
         if not alone:
-            self._insert(self._seen, request)
-        self._insert(self._needy[-member.base % self._size], request)
-        self._note_leaving(member)
+            insert(self._seen, request)
+        self._calendar.add(member)
         self.size += 1
         self.sum_of_bases += member.base
         if self.size == 1 or (self._knows_largest and member.base > self._largest_base):
@@ -370,24 +351,6 @@ class Cohort:
                     steady = token - following
         return steady
 
-    def _note_leaving(self, member: Member) -> None:
-        leaving, leaves_at = self._leaving, member.leaves_at
-        low, high = 0, len(leaving)
-        while low < high:
-            middle = (low + high) >> 1
-            if leaving[middle].leaves_at > leaves_at:
-                low = middle + 1
-            else:
-                high = middle
-        leaving.insert(low, member)
-
-    def _insert(self, requests: list[Request], request: Request) -> None:
-        """Into a list in running order; the newest come last, and they are the usual case."""
-        place = len(requests)
-        while place and requests[place - 1].running_order > request.running_order:
-            place -= 1
-        requests.insert(place, request)
-
     def leave(self, request: Request) -> None:
         """A member becomes an ordinary running request again, also in the steps in flight."""
         member = request.member
@@ -398,8 +361,7 @@ class Cohort:
         self.sum_of_bases -= member.base
         if member.base == self._largest_base:
             self._knows_largest = False
-        needy = self._needy[-member.base % self._size]
-        needy.pop(place_of(request, needy))
+        self._calendar.remove(member)
         if not member.alone:
             self._seen.remove(request)
         first = self.clock - len(self.in_flight)
@@ -457,11 +419,11 @@ class Cohort:
         member = holder.member
         if member is not None and member.alone:
             member.alone = False
-            self._insert(self._seen, holder)
+            insert(self._seen, holder)
             walked = self._walked
             later = walked is not None and holder.running_order > walked.running_order
             if later and holder not in self._events:
-                self._insert(self._events, holder)
+                insert(self._events, holder)
 
     def _full(self, entered: int) -> list[Request]:
         """Members whose blocks must be entered one by one, and who have one to enter."""
@@ -475,19 +437,3 @@ class Cohort:
         if self._kv.enters_unseen(request):
             member.alone = True
             self._seen.remove(request)
-
-
-def _merged(one: list[Request], two: list[Request]) -> list[Request]:
-    """Two lists in running order as one; whoever is in both is named once."""
-    merged: list[Request] = []
-    i = 0
-    for request in two:
-        order = request.running_order
-        while i < len(one) and one[i].running_order < order:
-            merged.append(one[i])
-            i += 1
-        if i < len(one) and one[i] is request:
-            i += 1
-        merged.append(request)
-    merged.extend(one[i:])
-    return merged

@@ -15,7 +15,7 @@ from scheduler.status import FIRST_FINISHED, RequestStatus, check_move
 from scheduler.tokens import TokenRange, TokenRuns
 
 if TYPE_CHECKING:
-    from scheduler.cohort import Member
+    from scheduler.calendar import Member
     from scheduler.kv_cache.run_queue import BlockRun
 
 EOS_TOKEN_ID = 2
