@@ -55,6 +55,7 @@ class Cohort:
         kv_cache: PlainKVCache,
         forecast: Forecast,
         scheduler: Scheduler,
+        most_in_flight: int,
     ) -> None:
         self.size = 0
         self.clock = 0
@@ -70,6 +71,7 @@ class Cohort:
         self._scheduler = scheduler
         self._tail_is_victim = scheduler.tail_is_victim
         self._ahead = state.config.async_scheduling
+        self._most_in_flight = most_in_flight
         self._entered = 0
         """The first base + _entered tokens of each member are entered in the prefix cache, block by block."""
         self._calendar = Calendar(self._size)
@@ -318,11 +320,12 @@ class Cohort:
             if request not in output.requests:
                 return
         config = self._state.config
-        room = config.max_model_len - request.num_tokens
-        limit = min(request.max_tokens - request.num_output_tokens, room) - 1
-        if self._ahead:
-            limit -= 2  # the engine knows of such an end beforehand, and does not schedule beyond it
-        stay = min(self._steady_tokens(request), limit) - in_flight
+        room = config.max_model_len - request.num_tokens - 1
+        limit = request.max_tokens - request.num_output_tokens - 1
+        if self._ahead:  # the engine knows of such ends beforehand, and schedules nothing beyond them
+            room -= max(2, self._most_in_flight - 1)  # it counts what is in flight as computed
+            limit -= 2
+        stay = min(min(self._steady_tokens(request), limit), room) - in_flight
         if stay < SHORTEST_STAY:
             return
         clock = self.clock

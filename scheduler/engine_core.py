@@ -72,6 +72,8 @@ class EngineCore:
     preemptions; `connector` gives access to KV outside the engine; `draft_validator` checks drafts against
     grammars. With a `forecast` requests in steady decode form a cohort (see `cohort`): decisions are the same
     and cost less, and a step's output names only those who have something to do (`expand` names all).
+    `most_in_flight`: how many steps whoever gives a forecast has in flight at most, the one being planned
+    included.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class EngineCore:
         draft_validator: DraftValidator | None = None,
         release: Release = RELEASE_0_16,
         forecast: Forecast | None = None,
+        most_in_flight: int = 2,
     ) -> None:
         config, kv_cache_config = _with_defaults(config, kv_cache_config, release)
         rules = release.rules
@@ -135,7 +138,7 @@ class EngineCore:
         self._scheduler = Scheduler(self.state, victim_policy, gates, self.bookkeeping, drafting)
         if forecast is not None and self._may_have_cohort(drafting):
             assert isinstance(kv_cache, PlainKVCache)
-            self.state.cohort = Cohort(self.state, kv_cache, forecast, self._scheduler)
+            self.state.cohort = Cohort(self.state, kv_cache, forecast, self._scheduler, most_in_flight)
         self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
 
     def _may_have_cohort(self, drafting: Drafter) -> bool:

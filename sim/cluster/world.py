@@ -203,6 +203,7 @@ class World:
             connector=connector,
             release=spec.release,
             forecast=forecast,
+            most_in_flight=spec.depth,
         )
         kind: type[Replica] = PlannedReplica
         if self._watch is not None:

@@ -75,7 +75,8 @@ def uneven(shape: StepShape) -> float:
     ticks=st.booleans(),
     even=st.booleans(),
     host_s=st.sampled_from([0.0, 0.003, 0.03]),
-    stages=st.sampled_from([1, 1, 1, 2, 3, 4]),
+    stages=st.sampled_from([1, 1, 1, 2, 3, 4, 6]),
+    longest=st.sampled_from([97, 110, 200]),
     ahead=st.booleans(),
     front_end_s=st.sampled_from([0.0, 0.0, 0.013]),
     max_concurrency=st.sampled_from([None, None, 1, 7]),
@@ -104,6 +105,7 @@ def uneven(shape: StepShape) -> float:
     even=False,
     host_s=0.0,
     stages=1,
+    longest=200,
     front_end_s=0.0,
     max_concurrency=7,
     ignore_eos=False,
@@ -126,6 +128,7 @@ def uneven(shape: StepShape) -> float:
     even=False,
     host_s=0.0,
     stages=1,
+    longest=200,
     front_end_s=0.0,
     max_concurrency=7,
     ignore_eos=False,
@@ -141,6 +144,7 @@ def test_random_worlds_leave_the_same_records(
     even: bool,
     host_s: float,
     stages: int,
+    longest: int,
     ahead: bool,
     front_end_s: float,
     max_concurrency: int | None,
@@ -166,7 +170,7 @@ def test_random_worlds_leave_the_same_records(
     def make(plain: bool) -> World:
         timer = FixedTimer(0.125 if even else uneven, host_s, num_stages=stages)
         config = SchedulerConfig(
-            max_num_seqs=seqs, max_num_batched_tokens=budget, max_model_len=200, async_scheduling=ahead
+            max_num_seqs=seqs, max_num_batched_tokens=budget, max_model_len=longest, async_scheduling=ahead
         )
         spec = ReplicaSpec(
             config,
@@ -204,6 +208,24 @@ def test_a_real_cost_model_gives_the_same_records(ahead: bool) -> None:
     def make(plain: bool) -> World:
         spec = ReplicaSpec(config, KVCacheConfig(900, 16), timer, front_end_s=0.0123)
         return World(Workload(table), spec, ROUTERS["round_robin"](rng), plain=plain)
+
+    both(make)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_answers_that_fill_the_model_length_end_alike_with_any_number_of_steps_in_flight(
+    stages: int, ignore_eos: bool
+) -> None:
+    table = make_table([0.0] * 12, prompt=1, output=range(99, 111))
+    config = SchedulerConfig(max_model_len=110, async_scheduling=True)
+
+    def make(plain: bool) -> World:
+        spec = ReplicaSpec(
+            config, KVCacheConfig(200, 16), FixedTimer(uneven, num_stages=stages), num_stages=stages
+        )
+        workload = Workload(table, ignore_eos=ignore_eos)
+        return World(workload, spec, ROUTERS["round_robin"](np.random.default_rng(0)), plain=plain)
 
     both(make)
 
