@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -50,9 +51,9 @@ def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Sc
     return _validate(data, places, [*faults, *override_faults])
 
 
-def scenario_from_data(data: Data) -> Scenario:
-    """A scenario from plain data made in code; raises `InputError` like `load_scenario`."""
-    return _validate(data, Places(), [])
+def scenario_from_data(data: Any) -> Scenario:
+    """A scenario from plain data made in code, lists or tuples; raises `InputError` like `load_scenario`."""
+    return _validate(_with_tuples(data), Places(), [])
 
 
 def scenario_names() -> list[str]:
@@ -145,6 +146,16 @@ def _rebase_paths(data: dict[str, Data], folder: Path | None) -> dict[str, Data]
     if isinstance(workload, dict) and isinstance(parts := workload.get("workloads"), dict):
         workload = {**workload, "workloads": {name: rebase(part, "path") for name, part in parts.items()}}
     return {**rebased, "workload": workload}
+
+
+def _with_tuples(data: Any) -> Data:
+    """Sequences as a file's data has them."""
+    if isinstance(data, dict):
+        return {key: _with_tuples(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return tuple(_with_tuples(item) for item in data)
+    plain: Data = data
+    return plain
 
 
 def _without_nulls(data: Data) -> Data:

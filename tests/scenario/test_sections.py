@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from sim.scenario import EngineSection, Scenario
+from sim.scenario import EngineSection, Scenario, scenario_from_data
 from sim.scenario.cluster import ClusterSection
 from sim.scenario.section import Section
 from sim.scenario.slo import Slo
@@ -39,3 +39,18 @@ def test_validators_are_built_when_first_used(section):
 def test_a_section_left_out_is_one_that_says_nothing(section):
     assert section.untold() == section()
     assert section.untold().model_dump() == section().model_dump()
+
+
+def test_data_made_in_code_may_have_lists_where_a_file_has_them() -> None:
+    """As JSON gives them."""
+    data = {
+        "model": "meta-llama/Llama-3.1-8B",
+        "gpu": "a100-sxm",
+        "workload": {
+            "kind": "burst",
+            "num_requests": 3,
+            "lengths": {"kind": "uniform", "prompt_tokens": [1, 20], "output_tokens": [2, 3]},
+        },
+    }
+    lengths = scenario_from_data(data).workload.lengths
+    assert (lengths.prompt_tokens, lengths.output_tokens) == ((1, 20), (2, 3))
