@@ -66,6 +66,8 @@ COPIED := pyproject.toml README.md LICENSE sim scheduler cost_models scenarios
 SOURCES := $(shell find sim scheduler cost_models scenarios -name '*.py' -o -name '*.toml' -o -name '*.json' -o -name '*.yaml')
 
 $(FAST)/.installed: pyproject.toml requirements-ci.txt $(SOURCES)
+	@command -v $${CC:-cc} >/dev/null || { echo "make compiled needs a C compiler; CC names another than cc"; exit 1; }
+	@echo "compiling the step loop: some minutes"
 	$(PYTHON) -m venv $(FAST)
 	rm -rf build/compiled && mkdir -p build/compiled && cp -r $(COPIED) build/compiled
 	HATCH_BUILD_HOOKS_ENABLE=1 $(FAST)/bin/python -m pip --disable-pip-version-check --quiet \

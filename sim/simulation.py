@@ -122,6 +122,11 @@ class RunResult:
         self._engines = [replica.engine for replica in world.replicas]
         self._tokens = world.recorder.token_times()
 
+    def __repr__(self) -> str:
+        return (
+            f"<RunResult {self.scenario.name}: {len(self.workload.table):,} requests, {self.clock_s:,.1f} s>"
+        )
+
     @property
     def recording(self) -> tuple[Recorder, TokenTimes]:
         """Everything that was written down, and the times of all tokens: for analyses of a run."""

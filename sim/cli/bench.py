@@ -8,28 +8,46 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.errors import Fault, InputError
+
 if TYPE_CHECKING:
-    from sim.experiments.bench import Timing, Work
+    from sim.experiments.bench import Timing
 
 
 def bench(
-    requests: Annotated[int, typer.Option(min=1, help="How many requests.")] = 10_000,
-    rate: Annotated[float, typer.Option(help="Their rate, 1/s.")] = 8.0,
+    requests: Annotated[int | None, typer.Option(min=1, help="How many requests; 10,000.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Their rate, 1/s; 8.")] = None,
     replicas: Annotated[int, typer.Option(min=1, help="Engines behind a round-robin router.")] = 1,
     trace: Annotated[Path | None, typer.Option(help="Run the requests of this trace instead.")] = None,
     asynchronous: Annotated[bool, typer.Option("--async", help="Schedule ahead of the GPU.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Walk over every request in every step.")] = False,
     growth: Annotated[bool, typer.Option("--growth", help="Then 1,000 to 1,000,000 requests.")] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Then where the time goes, by phase.")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Then where the time goes, by phase; in pure Python.")
+    ] = False,
     write_trace: Annotated[
         Path | None, typer.Option(help="Only write the requests, as .csv (Azure) or .jsonl (Mooncake).")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="One line only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="One line in place of the screen.")] = False,
 ) -> None:
     """Time the standard work: a chat workload on Llama-3-8B and A100s. Writes no results."""
-    from sim.experiments.bench import GROWTH, Work, grown, time_work
+    from sim.experiments.bench import GROWTH, Work, grown, is_compiled, time_work
 
-    work = Work(requests, rate, replicas, asynchronous, plain, trace)
+    faults = []
+    if trace is not None:
+        given = {"--requests": requests is not None, "--rate": rate is not None, "--growth": growth}
+        faults += [
+            f"{name} is of the synthetic work: a trace says it"
+            for name, is_given in given.items()
+            if is_given
+        ]
+    if rate is not None and not rate > 0:
+        faults.append(f"--rate must be greater than 0, not {rate:g}")
+    if profile and is_compiled():
+        faults.append("--profile sees no compiled functions: take an installation in pure Python")
+    if faults:
+        raise InputError(Fault(None, None, fault) for fault in faults)
+    work = Work(requests or 10_000, rate or 8.0, replicas, asynchronous, plain, trace)
     if write_trace is not None:
         from sim.experiments.bench_trace import write_trace as write
 
@@ -37,19 +55,20 @@ def bench(
         return
     start_up_s = time.process_time()
     timing = time_work(work)
-    typer.echo(_line(timing) if quiet else _screen(timing, start_up_s))
+    typer.echo(_line(timing, start_up_s) if quiet else _screen(timing, start_up_s))
     if growth:
         typer.echo("\n" + _row())
-        for requests in GROWTH:
-            typer.echo(_row(time_work(grown(work, requests))))
+        for size in GROWTH:
+            typer.echo(_row(time_work(grown(work, size))))
         typer.echo("(peak: the most that this process has had so far)")
     if profile:
-        typer.echo("\n" + _profile(work))
+        typer.echo("\n" + _profile(timing))
 
 
-def _line(timing: Timing) -> str:
+def _line(timing: Timing, start_up_s: float) -> str:
     return (
-        f"{timing.num_requests:,} requests, {timing.num_steps:,} steps, {timing.cpu_s:.2f} CPU s, "
+        f"{timing.num_requests:,} requests, {timing.num_steps:,} steps, {timing.cpu_s:.2f} CPU s "
+        f"({timing.cpu_s + start_up_s:.2f} with the start), "
         f"{timing.per(timing.num_requests):.1f} us per request, {timing.peak_memory_mib:.0f} MiB"
     )
 
@@ -67,7 +86,7 @@ def _screen(timing: Timing, start_up_s: float) -> str:
             f"{timing.num_requests:,} requests {origin}, {', '.join(how)}",
             f"  simulated     {timing.simulated_s:,.0f} s, {timing.num_steps:,} steps, "
             f"{timing.num_tokens:,} tokens, {timing.num_preemptions:,} preemptions",
-            f"  CPU time      {timing.cpu_s:.2f} s, and {start_up_s:.2f} s before",
+            f"  CPU time      {timing.cpu_s:.2f} s; with the start {timing.cpu_s + start_up_s:.2f} s",
             f"  a second      {timing.num_requests / cpu_s:,.0f} requests, "
             f"{timing.num_steps / cpu_s:,.0f} steps",
             f"  each          {timing.per(timing.num_requests):.1f} us a request, "
@@ -89,13 +108,13 @@ def _row(timing: Timing | None = None) -> str:
     )
 
 
-def _profile(work: Work) -> str:
+def _profile(timing: Timing) -> str:
     from sim.experiments.bench_profile import profile
 
-    phases = profile(work)
+    phases = profile(timing.work)
     total_s = sum(seconds for _, seconds, _ in phases)
     lines = [f"{'phase':<36} {'share':>6} {'us/request':>11} {'calls':>11}"]
     for phase, seconds, calls in phases:
         share = seconds / max(total_s, 1e-9)
-        lines.append(f"{phase:<36} {share:>6.1%} {seconds / work.requests * 1e6:>11.1f} {calls:>11,}")
-    return "\n".join([*lines, "(profiled: about twice as slow as above)"])
+        lines.append(f"{phase:<36} {share:>6.1%} {seconds / timing.num_requests * 1e6:>11.1f} {calls:>11,}")
+    return "\n".join([*lines, f"(profiled: {total_s / max(timing.cpu_s, 1e-9):.1f} times as slow as above)"])

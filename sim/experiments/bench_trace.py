@@ -18,20 +18,26 @@ _DAY = datetime(2023, 11, 16)
 
 
 def write_trace(scenario: Scenario, path: Path) -> int:
-    """Write the scenario's requests to `path` (.csv: Azure, .jsonl: Mooncake); returns how many they are.
+    """Write the scenario's requests to `path`, all or nothing (.csv: Azure, .jsonl: Mooncake); returns their
+    number.
 
     Mooncake's hash ids are all distinct: prompts that share nothing stay so.
     """
     forms = {".csv": _azure, ".jsonl": _mooncake}
-    if path.suffix not in forms:
+    form = forms.get(path.suffix.lower())
+    if form is None:
         raise input_error(f"{path}: the name must end in .csv (Azure) or .jsonl (Mooncake)")
     limits = Limits(engine_setup(scenario).replica.scheduler.max_model_len)
     table = build_workload(scenario, streams(scenario.seed), limits).table
+    draft = path.with_name(f".{path.name}.part")
     try:
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in forms[path.suffix](table))
+        with draft.open("w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in form(table))
+        draft.replace(path)
     except OSError as error:
         raise input_error(f"{path}: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)
     return len(table)
 
 

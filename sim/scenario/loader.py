@@ -24,7 +24,7 @@ from sim.scenario.yaml_source import Data, read_yaml
 _SUFFIXES = (".yaml", ".yml")
 
 
-def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+def load_scenario(name_or_path: str | Path, overrides: str | Sequence[str] = ()) -> Scenario:
     """The scenario of that name among those shipped, or at that path, with `path=value` overrides applied.
 
     >>> scenario = load_scenario("quickstart", ["workload.rate_per_s=12", "cluster.replicas=2"])
@@ -33,6 +33,7 @@ def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Sc
 
     Raises `InputError` with all faults: of form, of fields, of overrides, and of names of models and GPUs.
     """
+    overrides = [overrides] if isinstance(overrides, str) else overrides
     text, file, folder = _read(str(name_or_path))
     data, places, faults = read_yaml(text, file)
     if data is None and not faults:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from typer.testing import CliRunner
 
 from sim.cli.commands import app
-from sim.experiments import bench
+from sim.experiments import bench, bench_trace
 
 
 def run(*options: object) -> list[str]:
@@ -36,3 +37,26 @@ def test_a_profile_tells_the_share_of_each_phase():
     shares = [float(line[36:].split("%")[0]) for line in lines[head + 1 : -1]]
 
     assert abs(sum(shares) - 100.0) < 1.0
+    assert " times as slow as above)" in lines[-1]
+
+
+def test_a_trace_says_how_many_requests_come_and_when(tmp_path):
+    trace = tmp_path / "work.csv"
+    run("--write-trace", trace)
+    options = ["bench", "--trace", str(trace), "--requests", "9", "--rate", "-1", "--growth"]
+    done = CliRunner().invoke(app, options)
+
+    assert (done.exit_code, done.output.count("error: ")) == (2, 4)
+    assert CliRunner().invoke(app, [*options[:3], "--quiet"]).output.startswith("3 requests, ")
+
+
+def test_a_trace_that_is_not_written_whole_is_not_there(tmp_path, monkeypatch):
+    def broken(table):
+        yield "TIMESTAMP,ContextTokens,GeneratedTokens"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench_trace, "_azure", broken)
+    with pytest.raises(KeyboardInterrupt):
+        bench_trace.write_trace(bench.Work(requests=3).scenario(), tmp_path / "work.csv")
+
+    assert list(tmp_path.iterdir()) == []

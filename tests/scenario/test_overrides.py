@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.scenario import load_scenario
 from tests.scenario.helpers import GOOD, faults_of, load_text
 
 
@@ -100,3 +101,9 @@ def test_null_hides_no_unknown_field(tmp_path: Path) -> None:
     assert "engine.lora.rank: unknown field" in said[2]
     (line,) = faults_of(tmp_path, GOOD + "horizn_s:\n")
     assert line == "s.yaml:13:1: horizn_s: unknown field; did you mean 'horizon_s'?"
+
+
+def test_a_single_override_need_not_be_in_a_list():
+    assert load_scenario("quickstart", "cluster.replicas=2") == load_scenario(
+        "quickstart", ["cluster.replicas=2"]
+    )
