@@ -8,18 +8,20 @@ features: `remote_loads.RemoteLoads`, `grammar.GrammarGate`, `streaming.IdleSess
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from scheduler.output import SchedulerOutput
 from scheduler.request import Request
 
 
-class AdmissionGate:
+class AdmissionGate(ABC):
     """One reason to pass a waiting request over."""
 
+    @abstractmethod
     def holds_back(self, request: Request, output: SchedulerOutput) -> bool:
         """True: set the request aside in this pass. `output` is the step so far. May move the request to
         WAITING.
         """
-        raise NotImplementedError
 
 
 class StaleOutputGate(AdmissionGate):

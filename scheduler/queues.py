@@ -8,6 +8,7 @@ happens when a key changes inside the heap, is part of vLLM's visible behaviour.
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 
 from scheduler.policies import AnyWaitingOrder, FairOrder, FcfsOrder, RequestView, WaitingOrder
@@ -15,39 +16,40 @@ from scheduler.policies.fair import FairQueue
 from scheduler.request import Request
 
 
-class RequestQueue:
+class RequestQueue(ABC):
     """What the scheduler asks of a waiting queue."""
 
+    @abstractmethod
     def add(self, request: Request) -> None:
         """Enqueue a request that newly waits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add_front(self, request: Request) -> None:
         """Enqueue a preempted request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def peek(self) -> Request:
         """The head."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pop(self) -> Request:
         """Take the head."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put_back(self, set_aside: Sequence[Request]) -> None:
         """Take back requests popped and passed over in one pass, in the order in which they were popped."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, requests: Collection[Request]) -> None:
         """Take out requests wherever they stand; those that are not here do not matter."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __len__(self) -> int:
-        raise NotImplementedError
+        """How many wait."""
 
+    @abstractmethod
     def __iter__(self) -> Iterator[Request]:
         """In the order in which pops would return them."""
-        raise NotImplementedError
 
 
 class FifoQueue(RequestQueue):

@@ -7,6 +7,7 @@ hold blocks first, so that no holder can be stuck behind a request that waits fo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 
 from scheduler.queues import RequestQueue
@@ -14,7 +15,7 @@ from scheduler.request import Request
 from scheduler.status import RequestStatus
 
 
-class WaitingLine:
+class WaitingLine(ABC):
     """What the engine asks of its waiting requests."""
 
     def __init__(self, make_queue: Callable[[], RequestQueue]) -> None:
@@ -24,45 +25,45 @@ class WaitingLine:
         """The queue of requests that hold nothing (of all, if there is only one)."""
         self._set_aside: list[Request] = []
 
+    @abstractmethod
     def add(self, request: Request) -> None:
         """Enqueue a request that newly waits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add_preempted(self, request: Request) -> None:
         """Enqueue a request that has just lost its blocks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def head(self, *, only_holders: bool = False) -> Request | None:
         """Who is to be looked at next; None: nobody."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take_head(self) -> Request:
         """Take the request that `head` gave."""
-        raise NotImplementedError
 
     def set_aside(self, request: Request) -> None:
         """A request taken in this pass stays waiting."""
         self.size += 1
         self._set_aside.append(request)
 
+    @abstractmethod
     def put_back(self) -> None:
         """The pass is over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, requests: Collection[Request]) -> None:
         """Take out requests wherever they stand."""
-        raise NotImplementedError
 
+    @abstractmethod
     def holders(self) -> list[Request]:
         """The queue of requests that hold blocks, in order; empty if there is only one queue."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return self.size
 
+    @abstractmethod
     def __iter__(self) -> Iterator[Request]:
         """In the order in which they would be looked at."""
-        raise NotImplementedError
 
 
 class OneQueue(WaitingLine):
