@@ -26,7 +26,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from sim import load_scenario, simulate
-from sim.experiments.compare_releases import compare_releases
+from sim.evidence.releases import compare_releases
 from sim.figures import plot_latency_cdf
 
 FAST = bool(os.environ.get("CI"))

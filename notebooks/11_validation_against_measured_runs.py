@@ -30,9 +30,9 @@ import numpy as np
 import pandas as pd
 
 from sim import load_scenario, simulate
-from sim.error_bands import error_band
-from sim.experiments.validate import Selection, read_jobs, replay_all
+from sim.evidence.validate import Selection, read_jobs, replay_all
 from sim.figures import plot_latency_cdf
+from sim.results.error_bands import error_band
 
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 

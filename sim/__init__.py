@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sim.errors import Fault, InputError
-    from sim.experiments.compare import compare
-    from sim.experiments.size import size
-    from sim.experiments.sweep import sweep
-    from sim.run_folder import SavedRun, load_run
+    from sim.questions.compare import compare
+    from sim.questions.size import size
+    from sim.questions.sweep import sweep
+    from sim.results.run_folder import SavedRun, load_run
     from sim.scenario import Scenario, load_scenario
     from sim.simulation import RunResult, simulate
 
@@ -43,14 +43,14 @@ _HOMES = {
     "Fault": "sim.errors",
     "InputError": "sim.errors",
     "RunResult": "sim.simulation",
-    "SavedRun": "sim.run_folder",
+    "SavedRun": "sim.results.run_folder",
     "Scenario": "sim.scenario",
-    "compare": "sim.experiments.compare",
-    "load_run": "sim.run_folder",
+    "compare": "sim.questions.compare",
+    "load_run": "sim.results.run_folder",
     "load_scenario": "sim.scenario",
     "simulate": "sim.simulation",
-    "size": "sim.experiments.size",
-    "sweep": "sim.experiments.sweep",
+    "size": "sim.questions.size",
+    "sweep": "sim.questions.sweep",
 }
 
 

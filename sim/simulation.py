@@ -9,30 +9,37 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler import EngineCore
+from sim.cluster.recorder import Recorder, Status, TokenTimes
 from sim.cluster.router import make_router
 from sim.cluster.watched import Watch
 from sim.cluster.world import Progress, World
 from sim.engine_setup import EngineSetup, engine_setup
-from sim.error_bands import band_summary, fell_behind
 from sim.feature_setup import replica_with_features
-from sim.feature_summary import feature_summary, turns_given_up
-from sim.groups import adapter_groups, class_groups, group_table, has_class_slos, jain_index, joint_attainment
-from sim.metrics import RequestTimes, request_times
 from sim.policy_setup import policy_notes
-from sim.preemptions import preemption_notes, preemption_summary, preemption_table
 from sim.random_streams import streams
-from sim.recorder import Recorder, Status, TokenTimes
-from sim.run_tables import Columns, frame, preemption_columns, request_columns, step_columns
+from sim.results.error_bands import band_summary, fell_behind
+from sim.results.feature_summary import feature_summary, turns_given_up
+from sim.results.groups import (
+    adapter_groups,
+    class_groups,
+    group_table,
+    has_class_slos,
+    jain_index,
+    joint_attainment,
+)
+from sim.results.metrics import RequestTimes, request_times
+from sim.results.preemptions import preemption_notes, preemption_summary, preemption_table
+from sim.results.run_tables import Columns, frame, preemption_columns, request_columns, step_columns
+from sim.results.summary import EngineTotals, Json, summarize
 from sim.scenario import Scenario, SloTarget
 from sim.scenario.rules import mirrored
-from sim.summary import EngineTotals, Json, summarize
 from sim.version import dryserve_version
 from sim.workload import Limits, Workload, build_workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.plots import RunPlots
+    from sim.results.plots import RunPlots
 
 
 def simulate(
@@ -165,7 +172,7 @@ class RunResult:
     @cached_property
     def preemption_times(self) -> pd.DataFrame:
         """One row for each preemption, in order of time: when it came, when it was over. See
-        `sim.run_tables.preemption_columns`.
+        `sim.results.run_tables.preemption_columns`.
         """
         return frame(self.preemption_columns())
 
@@ -254,12 +261,12 @@ class RunResult:
     @property
     def plot(self) -> RunPlots:
         """The run's figures, drawn when asked for: `result.plot.latency_cdf()` and others."""
-        from sim.plots import RunPlots
+        from sim.results.plots import RunPlots
 
         return RunPlots(self)
 
     def _repr_html_(self) -> str:
-        from sim.plots import summary_html
+        from sim.results.plots import summary_html
 
         return summary_html(self.summary)
 

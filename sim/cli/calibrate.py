@@ -76,8 +76,8 @@ def _check(folder: Path, using: Path | None, held_out: bool) -> None:
 def _fit_serving(
     runs: Path, gpu_name: str | None, free: str, limit: int | None, jobs: int, out: Path | None
 ) -> None:
-    from sim.experiments.validate import Selection, read_jobs
-    from sim.experiments.validate.serving_fit import fit_serving
+    from sim.evidence.validate import Selection, read_jobs
+    from sim.evidence.validate.serving_fit import fit_serving
 
     if gpu_name is None:
         typer.echo("error: --serving fits one GPU part: name it with --gpu", err=True)

@@ -56,10 +56,10 @@ def compare(
     """
     from sim.cli.options import read_seeds
     from sim.cli.progress import points_bar
-    from sim.experiments.answer_folder import json_text
-    from sim.experiments.compare import compare as experiment
-    from sim.experiments.compare import folder, screen
-    from sim.experiments.sweep.folder import check_writable
+    from sim.questions.compare import compare as experiment
+    from sim.questions.compare import folder, screen
+    from sim.questions.sweep.folder import check_writable
+    from sim.report.answer_folder import json_text
 
     check_writable(out)
     with points_bar() as bar:

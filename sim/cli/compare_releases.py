@@ -27,7 +27,7 @@ def compare_releases(
     Both get the same requests. Then each rule, default and fact of the cost models in which they differ is
     undone alone in the newer release.
     """
-    from sim.experiments.compare_releases import compare_releases, render, write
+    from sim.evidence.releases import compare_releases, render, write
 
     found = compare_releases(
         scenario,

@@ -12,8 +12,8 @@ def conform(
     paths: Annotated[list[Path], typer.Argument(help="Recorded runs (*.json.gz), or folders of them.")],
 ) -> None:
     """Replay recorded engine runs; exit 0 only if every step of every case is identical."""
-    from sim.conformance import conform as replay
-    from sim.conformance import render
+    from sim.evidence.conform import conform as replay
+    from sim.evidence.conform import render
 
     outcome = replay(paths)
     typer.echo(render(outcome))

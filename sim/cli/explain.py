@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sim.experiments.explain.explain import Explanation
-    from sim.experiments.explain.observe import Observed
-    from sim.experiments.explain.remedies import Remedy, Source
+    from sim.questions.explain.explain import Explanation
+    from sim.questions.explain.observe import Observed
+    from sim.questions.explain.remedies import Remedy, Source
 
 
 class Metric(StrEnum):
@@ -59,17 +59,17 @@ def explain(
     The cause is printed first, the remedies when they have been simulated. A run folder is run again from its
     scenario, which gives the same run. Screen, tables and figures go into the run's folder, below explain/.
     """
-    from sim import run_folder
     from sim.cli.progress import progress_bar
     from sim.errors import InputError, input_error
-    from sim.experiments.explain import folder as explain_folder
-    from sim.experiments.explain import screen, words
-    from sim.experiments.explain.explain import as_run, prompt_classes
-    from sim.experiments.explain.explain import explain as find
-    from sim.experiments.explain.figures import draw_all
-    from sim.experiments.explain.observe import observe
-    from sim.experiments.explain.remedies import ITL_PERCENTILES, by_prompt_length, effect_of
-    from sim.experiments.explain.tables import render_tables
+    from sim.questions.explain import folder as explain_folder
+    from sim.questions.explain import screen, words
+    from sim.questions.explain.explain import as_run, prompt_classes
+    from sim.questions.explain.explain import explain as find
+    from sim.questions.explain.figures import draw_all
+    from sim.questions.explain.observe import observe
+    from sim.questions.explain.remedies import ITL_PERCENTILES, by_prompt_length, effect_of
+    from sim.questions.explain.tables import render_tables
+    from sim.results import run_folder
 
     name = "e2el" if metric is Metric.E2E else metric.value
     if name == "itl" and not no_remedies and percentile not in ITL_PERCENTILES:
@@ -129,7 +129,7 @@ def explain(
 def _source(run: str, overrides: tuple[str, ...]) -> tuple[Source, Path | None]:
     """Where the scenario stands, and the run folder if one was given."""
     from sim.errors import input_error
-    from sim.experiments.explain.remedies import Source
+    from sim.questions.explain.remedies import Source
 
     folder = Path(run)
     if not folder.is_dir():
@@ -174,9 +174,9 @@ def _try(
     allow_plugins: bool,
 ) -> list[Remedy]:
     from sim.cli.progress import points_bar
-    from sim.experiments.explain.candidates import candidates
-    from sim.experiments.explain.explain import facts_of
-    from sim.experiments.explain.remedies import try_remedies
+    from sim.questions.explain.candidates import candidates
+    from sim.questions.explain.explain import facts_of
+    from sim.questions.explain.remedies import try_remedies
 
     proposals = candidates(facts_of(observed, found))
     with points_bar() as bar:

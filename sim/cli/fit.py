@@ -46,8 +46,8 @@ def fit(
         _check(check)
         return
     from sim.errors import Fault, InputError
-    from sim.fit import fit as plan
-    from sim.fit import render
+    from sim.questions.fit import fit as plan
+    from sim.questions.fit import render
     from sim.scenario import load_scenario
 
     given: dict[str, str | int | float | None] = {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from sim.cluster.world import Progress
-    from sim.experiments.points import Progress as Points
+    from sim.jobs.points import Progress as Points
 
 _PATIENCE_S = 1.0
 _LINE_EVERY_S = 30.0

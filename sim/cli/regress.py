@@ -37,8 +37,8 @@ def regress(
     regress.json, and baseline.json as it would be.
     """
     from sim.errors import InputError, input_error
-    from sim.experiments import regress as experiment
-    from sim.experiments.regress import pages
+    from sim.evidence import regress as experiment
+    from sim.evidence.regress import pages
 
     if accept and not (why and why.strip()):
         raise input_error('needs --why "…": the changelog says why numbers moved', where="--accept")

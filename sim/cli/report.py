@@ -28,11 +28,11 @@ def report(
     The HTML page is one file that opens offline. Several runs are drawn into the same figures, and
     differences are taken from the first one named.
     """
-    from sim import run_folder
     from sim.cli.progress import spinner
     from sim.errors import input_error
     from sim.report import write_comparison, write_report
     from sim.report.comparison import folder_for
+    from sim.results import run_folder
 
     if len(run_dirs) == 1 and out is not None:
         raise input_error("is for several runs; the page of one run goes into its folder", where="--out")

@@ -37,9 +37,10 @@ def run(
     ] = False,
 ) -> None:
     """Run a scenario and print what came of it."""
-    from sim import run_folder, screen
     from sim.cli.progress import progress_bar
     from sim.exports import check_formats, write_exports
+    from sim.report import screen
+    from sim.results import run_folder
     from sim.scenario import load_scenario
     from sim.simulation import simulate
 
@@ -67,10 +68,10 @@ def run(
 
 def _report(result: RunResult, folder: Path) -> None:
     """Draw the figures. By now all numbers are printed and written, so a failure costs the report alone."""
-    from sim import run_folder
     from sim.cli.progress import spinner
     from sim.cli.report import tell_failures
     from sim.report import write_report
+    from sim.results import run_folder
 
     try:
         with spinner("drawing the figures"):

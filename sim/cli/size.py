@@ -68,10 +68,10 @@ def size(
     """
     from sim.cli.options import read_share
     from sim.cli.progress import points_bar
-    from sim.experiments.answer_folder import json_text
-    from sim.experiments.size import folder, screen
-    from sim.experiments.size import size as experiment
-    from sim.experiments.sweep.folder import check_writable
+    from sim.questions.size import folder, screen
+    from sim.questions.size import size as experiment
+    from sim.questions.sweep.folder import check_writable
+    from sim.report.answer_folder import json_text
 
     check_writable(out)
     with points_bar() as bar:

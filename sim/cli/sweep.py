@@ -81,8 +81,8 @@ def sweep(
     """
     from sim.cli.progress import points_bar
     from sim.errors import input_error
-    from sim.experiments import sweep as experiment
-    from sim.experiments.sweep import folder, screen
+    from sim.questions import sweep as experiment
+    from sim.questions.sweep import folder, screen
 
     if as_json and as_csv:
         raise input_error("leaves no choice of --json", where="--csv")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sim.plots import Run
+    from sim.results.plots import Run
 
 
 def trace(
@@ -34,7 +34,7 @@ def trace(
     Open the file at ui.perfetto.dev (it stays in your browser) or in chrome://tracing.
     """
     from sim.cli.progress import spinner
-    from sim.trace import write_trace
+    from sim.exports.trace import write_trace
 
     found, path = _find(run, overrides or [], out)
     with spinner("writing the trace"):
@@ -58,9 +58,9 @@ def trace(
 
 def _find(name: str, overrides: list[str], out: Path | None) -> tuple[Run, Path]:
     """The run, read or simulated, and where its trace goes."""
-    from sim import run_folder
     from sim.cli.progress import progress_bar
     from sim.errors import input_error
+    from sim.results import run_folder
     from sim.scenario import load_scenario
     from sim.simulation import simulate
 

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sim.experiments.validate import Job, Selection
+    from sim.evidence.validate import Job, Selection
 
 
 class Part(StrEnum):
@@ -61,10 +61,10 @@ def validate(
     With --ablate the table is another one: the errors with one term of the cost model off at a time, and
     those of the uncalibrated roofline. It takes ten times as long; --limit and --source keep it to minutes.
     """
-    from sim.experiments.validate import Outcome, Selection, read_jobs, replay_all
-    from sim.experiments.validate.bands import write_bands
-    from sim.experiments.validate.error_report import error_lines, final_lines, write_csv
-    from sim.experiments.validate.overlays import write_overlays
+    from sim.evidence.validate import Outcome, Selection, read_jobs, replay_all
+    from sim.evidence.validate.bands import write_bands
+    from sim.evidence.validate.error_report import error_lines, final_lines, write_csv
+    from sim.evidence.validate.overlays import write_overlays
 
     columns = {name: value for name, _, value in (each.partition("=") for each in assign or ())}
     selection = Selection(
@@ -106,9 +106,9 @@ def validate(
 
 def _ablate(work: Sequence[Job], jobs: int, out: Path) -> None:
     """Print the errors term by term, and leave them as `ablations.md`."""
-    from sim.experiments.validate import Outcome
-    from sim.experiments.validate.ablations import VARIANTS, ablate, ablation_lines, ablation_markdown
-    from sim.experiments.validate.variant import Variant
+    from sim.evidence.validate import Outcome
+    from sim.evidence.validate.ablations import VARIANTS, ablate, ablation_lines, ablation_markdown
+    from sim.evidence.validate.variant import Variant
 
     done = 0
 

@@ -9,7 +9,7 @@ import numpy as np
 from scheduler import InvariantError
 from scheduler.invariants import check as check_engine
 from scheduler.invariants import check_step
-from sim.recorder import Recorder, Status
+from sim.cluster.recorder import Recorder, Status
 
 if TYPE_CHECKING:
     from sim.cluster.replica import Batch, Replica

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cost_models import DecodeRun
 from scheduler import Request, SchedulerOutput
 from sim.cluster.replica import Batch
-from sim.step_log import StepCounts, StepLog
+from sim.cluster.step_log import StepCounts, StepLog
 
 
 class Plan:

@@ -23,10 +23,10 @@ from sim.cluster.gpu import GpuQueue
 from sim.cluster.grammars import GrammarCompiler, GrammarSpec
 from sim.cluster.model_runner import ModelRunner
 from sim.cluster.progress import ProgressGuard
+from sim.cluster.recorder import Recorder
 from sim.cluster.speculation import Drafter, time_speculative_step
+from sim.cluster.step_log import StepCounts
 from sim.cluster.step_shape import StepTimer, time_step
-from sim.recorder import Recorder
-from sim.step_log import StepCounts
 
 BOUND_INDEX = {name: index for index, name in enumerate(BOUNDS)}
 

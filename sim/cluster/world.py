@@ -22,12 +22,12 @@ from sim.cluster.host_offload import HostOffload, OffloadSpec
 from sim.cluster.laws import LawChecks
 from sim.cluster.planned import PlannedReplica
 from sim.cluster.progress import ProgressGuard, StuckError
+from sim.cluster.recorder import Recorder, Status
 from sim.cluster.replica import Batch, Replica
 from sim.cluster.router import Router
 from sim.cluster.speculation import SpeculationSpec, make_model_runner
 from sim.cluster.step_shape import StepTimer
 from sim.cluster.watched import Watch, WatchedEngine, WatchedReplica
-from sim.recorder import Recorder, Status
 from sim.workload import RequestTable, Workload
 
 Progress = Callable[[float, int, int], None]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.metrics import Ints, Sample, inter_token_gaps, sample
-from sim.recorder import Status, TokenTimes
-from sim.step_log import STEP_FIELDS
+from sim.cluster.recorder import Status, TokenTimes
+from sim.cluster.step_log import STEP_FIELDS
+from sim.results.metrics import Ints, Sample, inter_token_gaps, sample
 
 if TYPE_CHECKING:
     from sim.simulation import RunResult

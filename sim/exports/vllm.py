@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.metrics import Bools, Floats
-from sim.recorder import Status, TokenTimes
+from sim.cluster.recorder import Status, TokenTimes
+from sim.results.metrics import Bools, Floats
 
 if TYPE_CHECKING:
     from sim.simulation import RunResult

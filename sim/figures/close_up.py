@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from sim.figures.timeline import Floats, step_curve, stretches
-from sim.spans import last_moment, request_ends
+from sim.results.spans import last_moment, request_ends
 
 MINUTE_S = 60.0
 CLOSE_S = 3.0

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from sim.figures.samples import METRICS, latency_s
 from sim.figures.style import MUTED, axes_for, colours, legend_above, plain_log, styled
-from sim.metrics import FEW_ABOVE, is_thin
-from sim.spans import last_moment, request_ends
+from sim.results.metrics import FEW_ABOVE, is_thin
+from sim.results.spans import last_moment, request_ends
 
 Floats = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from sim.figures.samples import METRICS
 from sim.figures.style import MUTED, axes_for, colours, legend_above, plain_log, styled
-from sim.metrics import FEW_ABOVE, is_thin
+from sim.results.metrics import FEW_ABOVE, is_thin
 
 SMALL_STEP = 0.10
 """The steepest place is looked for over at most this relative change of blocks."""

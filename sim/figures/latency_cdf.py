@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from sim.figures.samples import METRICS, Metric, latency_s, missing
 from sim.figures.style import MUTED, axes_for, colours, legend_above, new_figure, plain_log, styled, tidy
-from sim.metrics import FEW_ABOVE, is_thin
+from sim.results.metrics import FEW_ABOVE, is_thin
 
 Floats = npt.NDArray[np.float64]
 Samples = pd.DataFrame | Sequence[float] | Floats

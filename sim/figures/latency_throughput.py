@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from sim.figures.samples import METRICS
 from sim.figures.style import MUTED, axes_for, colours, legend_above, plain_log, styled
-from sim.metrics import FEW_ABOVE, is_thin
+from sim.results.metrics import FEW_ABOVE, is_thin
 
 STATISTICS = (("median", "p50", 50.0, "-"), ("p99", "p99", 99.0, "--"))
 THROUGHPUTS = {"request_throughput": "requests/s", "output_throughput": "output tokens/s"}

@@ -1,4 +1,4 @@
-"""From a table of requests to samples of one metric: the definitions of `sim.metrics`, on saved columns."""
+"""From a table of requests to samples of one metric, as `sim.results.metrics` defines it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from sim.report.plates import run_plates
 from sim.report.tables import run_tables
 
 if TYPE_CHECKING:
-    from sim.run_folder import SavedRun
+    from sim.results.run_folder import SavedRun
 
 __all__ = ["Report", "caption", "describe_load", "describe_system", "write_comparison", "write_report"]
 

@@ -11,12 +11,12 @@ from sim.report.captions import caption, describe_system
 from sim.report.document import Block, Bullets, Heading, Paragraph, Plate, Table
 from sim.report.plates import WIDE_IN
 from sim.report.tables import differences
-from sim.spans import last_moment, request_ends
+from sim.results.spans import last_moment, request_ends
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.run_folder import SavedRun
+    from sim.results.run_folder import SavedRun
     from sim.scenario import Scenario
 
 LONGEST_LABEL = 32

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.plots import RunPlots
 from sim.report.document import Plate
+from sim.results.plots import RunPlots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.run_folder import SavedRun
+    from sim.results.run_folder import SavedRun
 
 WIDE_IN = 7.0
 

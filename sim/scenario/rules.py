@@ -117,7 +117,7 @@ def _sources() -> dict[str, str]:
     files = [
         *root.glob("scheduler/**/*.py"),
         *root.glob("sim/cluster/*.py"),
-        *root.glob("sim/conformance/*.py"),
+        *root.glob("sim/evidence/conform/*.py"),
     ]
     return {
         str(file.relative_to(root).as_posix()): file.read_text(encoding="utf-8")

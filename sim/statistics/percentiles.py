@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from sim.metrics import is_thin
+from sim.results.metrics import is_thin
 
 
 class Trust(Enum):

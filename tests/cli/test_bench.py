@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sim.cli.commands import app
-from sim.experiments import bench, bench_trace
+from sim.evidence.bench import bench
+from sim.evidence.bench import trace as bench_trace
 
 
 def run(*options: object) -> list[str]:

@@ -59,7 +59,7 @@ def test_bench_loads_no_tables_no_figures_no_parser():
 def test_a_run_is_written_down_without_pandas(tmp_path):
     modules, _ = start("run", write_scenario(tmp_path), "--no-report", "--out", tmp_path / "runs")
 
-    assert "sim.run_folder" in modules
+    assert "sim.results.run_folder" in modules
     assert modules & HEAVY == set()
 
 

@@ -12,7 +12,7 @@ from scheduler import KVCacheConfig, SchedulerConfig
 from sim.cluster.router import ROUTERS
 from sim.cluster.watched import Watch
 from sim.cluster.world import ReplicaSpec, World
-from sim.metrics import RequestTimes, request_times
+from sim.results.metrics import RequestTimes, request_times
 from sim.workload import RequestTable, Workload
 from sim.workload.prompts import DistinctPrompts
 

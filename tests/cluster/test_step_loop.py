@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.recorder import Status
+from sim.cluster.recorder import Status
 from tests.cluster.helpers import FixedTimer, make_table, make_world, step_spans, times_of, token_times_s
 
 

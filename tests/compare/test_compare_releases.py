@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from sim.cli.commands import app
 from sim.engine_setup import engine_setup
 from sim.errors import InputError
-from sim.experiments.compare_releases import Comparison, compare_releases, render, write
-from sim.experiments.compare_releases.differences import KV_MEMORY, STEP_TIMES
-from sim.experiments.compare_releases.tables import METRICS, table_csv
+from sim.evidence.releases import Comparison, compare_releases, render, write
+from sim.evidence.releases.differences import KV_MEMORY, STEP_TIMES
+from sim.evidence.releases.tables import METRICS, table_csv
 from sim.random_streams import streams
 from sim.scenario import load_scenario
 from sim.simulation import simulate, simulate_workload

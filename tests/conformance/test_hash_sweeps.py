@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.kv_cache.hashes import BlockHasher
-from sim.conformance import conform
+from sim.evidence.conform import conform
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FAMILIES = ("combined", "async_multiturn", "prefix_evict", "hybrid_sizes", "streaming_stale", "n_lookhash")

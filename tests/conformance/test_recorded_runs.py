@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.conformance import conform, render
+from sim.evidence.conform import conform, render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

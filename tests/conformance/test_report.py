@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sim.conformance import conform, render
 from sim.errors import InputError
+from sim.evidence.conform import conform, render
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "0.16.0"
 

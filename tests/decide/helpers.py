@@ -8,9 +8,9 @@ from typing import TypeVar
 import numpy as np
 
 from sim import load_scenario
-from sim.experiments.points import Outcome, Point
-from sim.experiments.size.promise import MET, MISSED, Judgement
-from sim.experiments.size.search import Ask
+from sim.jobs.points import Outcome, Point
+from sim.questions.size.promise import MET, MISSED, Judgement
+from sim.questions.size.search import Ask
 from sim.statistics.intervals import Interval
 
 T = TypeVar("T")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from sim import InputError, compare, load_scenario
-from sim.experiments.compare import folder, screen
-from sim.experiments.compare.classes import class_table
-from sim.experiments.compare.differences import NOT_SHOWN, SHOWN, SHOWN_ALONE, difference_table
-from sim.experiments.compare.variants import make_variants, policy_names
-from sim.experiments.points import Outcome, Point
+from sim.jobs.points import Outcome, Point
+from sim.questions.compare import folder, screen
+from sim.questions.compare.classes import class_table
+from sim.questions.compare.differences import NOT_SHOWN, SHOWN, SHOWN_ALONE, difference_table
+from sim.questions.compare.variants import make_variants, policy_names
 from tests.cli.helpers import dryserve
 
 STARVED = (

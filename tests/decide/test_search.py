@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sim import load_scenario
-from sim.experiments.size.load import RunLength, at_rate
-from sim.experiments.size.promise import BROKEN, CLOSE, JOINT, Promise, make_promise
-from sim.experiments.size.rounds import Bench
-from sim.experiments.size.search import Capacity, find_capacity, find_fleet
+from sim.questions.size.load import RunLength, at_rate
+from sim.questions.size.promise import BROKEN, CLOSE, JOINT, Promise, make_promise
+from sim.questions.size.rounds import Bench
+from sim.questions.size.search import Capacity, find_capacity, find_fleet
 from sim.scenario.slo import parse_slo
 from tests.decide.helpers import LindleysServer, answer, judged, m_d_1_capacity, m_d_1_share, one_at_a_time
 
@@ -143,7 +143,7 @@ def test_the_capacity_of_a_queue_with_constant_service_is_that_of_theory():
 def test_attainment_falls_as_the_rate_rises_under_the_same_seeds():
     base = one_at_a_time().model_copy(update={"slo": parse_slo("e2e_p95=500ms")})
     server = LindleysServer(0.1, 0.5)
-    from sim.experiments.points import Point
+    from sim.jobs.points import Point
 
     points = [Point(at_rate(base, rate, 2000), {}) for rate in np.linspace(1.0, 12.0, 12)]
     shares = [outcome.summary["slo_attainment"] for outcome in server(points)]

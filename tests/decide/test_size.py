@@ -8,10 +8,10 @@ import re
 import pytest
 
 from sim import InputError, load_scenario, simulate, size
-from sim.experiments.size import folder, screen
-from sim.experiments.size.conclusion import is_open
-from sim.experiments.size.prices import read_prices
-from sim.experiments.size.promise import JOINT, MISSED, Judgement, Promise
+from sim.questions.size import folder, screen
+from sim.questions.size.conclusion import is_open
+from sim.questions.size.prices import read_prices
+from sim.questions.size.promise import JOINT, MISSED, Judgement, Promise
 from sim.statistics.intervals import replication_interval
 from tests.cli.helpers import dryserve
 from tests.decide.helpers import m_d_1_capacity, one_at_a_time

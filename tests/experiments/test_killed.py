@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from sim import InputError, load_scenario
-from sim.experiments import backends
-from sim.experiments.points import Point, Progress, run_points
+from sim.jobs import backends
+from sim.jobs.points import Point, Progress, run_points
 from tests.cli.helpers import DRYSERVE, SCENARIO, write_scenario
 from tests.experiments.clusters import DaskCluster, dask_cluster, loky_workers, wait_until
 

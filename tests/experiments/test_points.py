@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import sim.experiments.points as points_module
+import sim.jobs.points as points_module
 from sim import load_scenario, simulate
-from sim.experiments.points import Point, Progress, run_points
-from sim.experiments.store import Store, point_key
-from sim.experiments.worker import COLUMNS
+from sim.jobs.points import Point, Progress, run_points
+from sim.jobs.store import Store, point_key
+from sim.jobs.worker import COLUMNS
 
 FIELDS = ("workload.duration_s=null", "workload.num_requests=25", "cluster.replicas=1")
 

@@ -9,10 +9,10 @@ import pytest
 
 import sim
 from sim import InputError, load_scenario, simulate, sweep
-from sim.experiments.sweep import axes as axes_module
-from sim.experiments.sweep import folder, screen
-from sim.experiments.sweep.axes import make_axes
-from sim.experiments.sweep.plan import make_cells
+from sim.questions.sweep import axes as axes_module
+from sim.questions.sweep import folder, screen
+from sim.questions.sweep.axes import make_axes
+from sim.questions.sweep.plan import make_cells
 
 SMALL = ("workload.duration_s=null", "workload.num_requests=60", "cluster.replicas=1")
 """Sixty requests to one H100: quick to simulate."""

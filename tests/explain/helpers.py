@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.experiments.explain.explain import Explanation, explain
-from sim.experiments.explain.observe import Observed, observe
+from sim.questions.explain.explain import Explanation, explain
+from sim.questions.explain.observe import Observed, observe
 from sim.scenario import Scenario
 from sim.scenario.loader import scenario_from_data
 

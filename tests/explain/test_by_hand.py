@@ -7,9 +7,9 @@ import pytest
 
 from cost_models import StepShape
 from sim.cluster.watched import Watch
-from sim.experiments.explain.ledger import Ledger, keep_books
-from sim.experiments.explain.parts import KEYS
-from sim.experiments.explain.spans import Spans
+from sim.questions.explain.ledger import Ledger, keep_books
+from sim.questions.explain.parts import KEYS
+from sim.questions.explain.spans import Spans
 from tests.cluster.helpers import FixedTimer, make_table, make_world
 
 

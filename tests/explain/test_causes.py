@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sim.experiments.explain import words
-from sim.experiments.explain.candidates import candidates
-from sim.experiments.explain.explain import Explanation, facts_of
-from sim.experiments.explain.observe import Observed
+from sim.questions.explain import words
+from sim.questions.explain.candidates import candidates
+from sim.questions.explain.explain import Explanation, facts_of
+from sim.questions.explain.observe import Observed
 from tests.explain.helpers import explained, make_scenario
 
 LONG_ANSWERS = {"kind": "fixed", "prompt_tokens": 300, "output_tokens": 200}

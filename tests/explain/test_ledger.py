@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.experiments.explain.gaps import Gaps
-from sim.experiments.explain.ledger import STALLED
-from sim.experiments.explain.observe import Observed, observe
-from sim.experiments.explain.parts import KEYS
-from sim.metrics import inter_token_gaps, percentile
+from sim.questions.explain.gaps import Gaps
+from sim.questions.explain.ledger import STALLED
+from sim.questions.explain.observe import Observed, observe
+from sim.questions.explain.parts import KEYS
+from sim.results.metrics import inter_token_gaps, percentile
 from sim.scenario import Scenario
 from sim.simulation import simulate
 from tests.explain.helpers import make_scenario

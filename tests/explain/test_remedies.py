@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.experiments.explain.candidates import Candidate
-from sim.experiments.explain.explain import as_run
-from sim.experiments.explain.observe import observe
-from sim.experiments.explain.remedies import (
+from sim.questions.explain.candidates import Candidate
+from sim.questions.explain.explain import as_run
+from sim.questions.explain.observe import observe
+from sim.questions.explain.remedies import (
     Effect,
     Remedy,
     Source,
@@ -19,7 +19,7 @@ from sim.experiments.explain.remedies import (
     prompt_edges,
     try_remedies,
 )
-from sim.experiments.explain.screen import ranked, verdict
+from sim.questions.explain.screen import ranked, verdict
 from tests.cli.helpers import write_scenario
 
 TIGHT = """\

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from sim.errors import InputError
-from sim.experiments.validate.bench_json import read_bench_json
+from sim.evidence.validate.bench_json import read_bench_json
 from sim.exports import check_formats, write_exports
 from sim.scenario import load_scenario
 from sim.simulation import RunResult, simulate

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim import screen
-from sim.groups import Group, jain_index
+from sim.report import screen
+from sim.results.groups import Group, jain_index
 from sim.simulation import simulate
 from tests.features.helpers import make_scenario
 from tests.run.helpers import make_times

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.recorder import Status
+from sim.cluster.recorder import Status
 from sim.simulation import simulate
 from sim.workload.prompts import SessionPrompts
 from tests.cluster.helpers import make_table, make_world, times_of, token_times_s

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.recorder import Status
+from sim.cluster.recorder import Status
 from sim.simulation import simulate
 from tests.cluster.helpers import make_table, make_world, token_times_s
 from tests.features.helpers import make_scenario

@@ -13,7 +13,7 @@ from PIL import Image
 
 import sim.figures
 from sim.figures.style import COLUMN_IN, blank_figure
-from sim.plots import RunPlots
+from sim.results.plots import RunPlots
 
 SOURCE = Path(__file__).parents[2] / "notebooks" / "gallery.py"
 FOLDER = SOURCE.parent / "figures" / "gallery"

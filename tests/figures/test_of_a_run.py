@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim import run_folder
 from sim.figures import plot_kv_timeline, plot_load_timeline, plot_step_composition
 from sim.figures.samples import latency_s
 from sim.report import write_report
+from sim.results import run_folder
 from sim.scenario import load_scenario
 from sim.simulation import simulate
 

@@ -14,7 +14,7 @@ import sim.figures
 from sim.report import Report, describe_load, markdown, write_comparison, write_report
 from sim.report.comparison import comparison_blocks, labels_of
 from sim.report.document import Document
-from sim.run_folder import SavedRun
+from sim.results.run_folder import SavedRun
 from sim.scenario import Scenario, scenario_from_data
 from tests.figures.helpers import make_fleet, make_requests, make_steps
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sim import run_folder
 from sim.errors import InputError
+from sim.exports.trace import write_trace
+from sim.results import run_folder
 from sim.scenario import load_scenario
 from sim.simulation import simulate
-from sim.trace import write_trace
 
 REQUIRED = {
     "M": {"name", "pid", "tid", "args"},

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler import InvariantError
-from sim.recorder import Status
+from sim.cluster.recorder import Status
 from tests.cluster.helpers import FixedTimer, make_table, make_world, times_of, token_times_s
 
 REQUESTS = st.lists(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim import run_folder
+from sim.results import run_folder
 from sim.scenario import Scenario, scenario_from_data
 from sim.simulation import simulate
 

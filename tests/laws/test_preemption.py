@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.recorder import Status
+from sim.cluster.recorder import Status
 from tests.cluster.helpers import FixedTimer, make_table, make_world, step_spans, times_of, token_times_s
 
 # Four blocks of 4 tokens can be held (the fifth is the null block), each step takes 1 s, no token is shared.

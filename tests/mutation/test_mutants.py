@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.conformance.conform import conform
+from sim.evidence.conform.conform import conform
 from tests.mutation.mutants import MUTANTS
 from tests.mutation.worker import REPO, changed
 

@@ -67,8 +67,8 @@ def notices(case: str) -> bool:
         return (
             pytest.main(["-q", "-p", "no:cacheprovider", "--no-header", case]) == pytest.ExitCode.TESTS_FAILED
         )
-    from sim.conformance.case import load_case
-    from sim.conformance.conform import replay_case
+    from sim.evidence.conform.case import load_case
+    from sim.evidence.conform.conform import replay_case
 
     def give_up(*_: object) -> None:
         raise TimeoutError

@@ -13,7 +13,7 @@ from scheduler import Request, RequestStatus
 from scheduler.release import release
 from sim.cluster.host_offload import HostOffload, OffloadSpec
 from sim.cluster.link import Link
-from sim.recorder import Status
+from sim.cluster.recorder import Status
 from tests.cluster.helpers import FixedTimer, make_table, make_world, step_spans, token_times_s
 
 # Four blocks of 4 tokens, steps of 1 s, one byte a token, a link of 4 bytes/s each way.

@@ -9,8 +9,8 @@ import pytest
 from scheduler import EngineCore, ExternalMatch, KVCacheConfig, Request, RequestStatus, SchedulerConfig
 from scheduler.release import release
 from scheduler.standstill import examine
-from sim.conformance.case import load_case
-from sim.conformance.replay import Replay
+from sim.evidence.conform.case import load_case
+from sim.evidence.conform.replay import Replay
 from tests.policies.helpers import fresh
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "0.16.0"

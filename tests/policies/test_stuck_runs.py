@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.recorder import Status
+from sim.cluster.recorder import Status
 from sim.scenario import load_scenario
 from sim.simulation import RunResult, simulate
 from tests.cli.helpers import dryserve

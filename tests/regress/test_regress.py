@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from sim.cli.commands import app
 from sim.errors import InputError
-from sim.experiments.regress import (
+from sim.evidence.regress import (
     Baseline,
     compare,
     observe,
@@ -24,7 +24,7 @@ from sim.experiments.regress import (
     scenario_files,
     write_baseline,
 )
-from sim.experiments.regress.changelog import enter, entered
+from sim.evidence.regress.changelog import enter, entered
 from sim.random_streams import streams
 from sim.scenario import load_scenario
 from sim.workload import Limits, build_workload

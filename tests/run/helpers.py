@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sim.metrics import RequestTimes
-from sim.recorder import Status
+from sim.cluster.recorder import Status
+from sim.results.metrics import RequestTimes
 
 
 def make_times(

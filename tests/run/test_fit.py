@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sim.fit import fit, render
+from sim.questions.fit import fit, render
 from sim.scenario import scenario_from_data
 
 

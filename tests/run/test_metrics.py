@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.metrics import (
+from sim.cluster.recorder import Status
+from sim.results.metrics import (
     attainment,
     inter_token_gaps,
     is_thin,
@@ -18,7 +19,6 @@ from sim.metrics import (
     percentiles_over_time,
     sample,
 )
-from sim.recorder import Status
 from sim.scenario import SloTarget
 from tests.cluster.helpers import FixedTimer, make_table, make_world, times_of, token_times_s
 from tests.run.helpers import make_times

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.recorder import TokenRuns
-from sim.step_log import StepLog
+from sim.cluster.recorder import TokenRuns
+from sim.cluster.step_log import StepLog
 
 
 def decode_steps(n: int) -> list[tuple[float, ...]]:

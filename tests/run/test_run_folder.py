@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sim import run_folder
 from sim.errors import InputError
-from sim.run_tables import frame, write_csv
+from sim.results import run_folder
+from sim.results.run_tables import frame, write_csv
 from sim.scenario import load_scenario, scenario_from_data
 from sim.simulation import RunResult, simulate
 

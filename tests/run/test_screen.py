@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.screen import render
+from sim.report.screen import render
 
 SUMMARY: dict[str, object] = {
     "completed": 1000,

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from sim.report.screen import render
 from sim.scenario import scenario_from_data
-from sim.screen import render
 from sim.simulation import simulate
 
 VLLM_KEYS = [

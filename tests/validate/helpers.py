@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.experiments.validate.run_table import MeasuredRun, read_runs
-from sim.experiments.validate.traffic import Traffic, build_traffic
+from sim.evidence.validate.run_table import MeasuredRun, read_runs
+from sim.evidence.validate.traffic import Traffic, build_traffic
 
 #: A row that says what a run needs; a test states only what it changes.
 PLAIN = {

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from cost_models import ServingFacts, engine_profile
 from sim.cli.commands import app
 from sim.errors import InputError
-from sim.experiments.validate import Job, Selection, read_jobs, replay_all
-from sim.experiments.validate.ablations import VARIANTS, Ablation, ablate, ablation_lines
-from sim.experiments.validate.scoring import held_out
-from sim.experiments.validate.serving_fit import _changed, fit_serving
-from sim.experiments.validate.variant import Variant
+from sim.evidence.validate import Job, Selection, read_jobs, replay_all
+from sim.evidence.validate.ablations import VARIANTS, Ablation, ablate, ablation_lines
+from sim.evidence.validate.scoring import held_out
+from sim.evidence.validate.serving_fit import _changed, fit_serving
+from sim.evidence.validate.variant import Variant
 from tests.validate.helpers import PLAIN, write_runs
 
 RUNS = [

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim import error_bands
-from sim.error_bands import Kind, error_band, fell_behind, nearest_band
-from sim.experiments.validate import Outcome
-from sim.experiments.validate.bands import make_bands
-from sim.experiments.validate.run_table import MeasuredRun
-from sim.experiments.validate.scoring import Comparison
+from sim.evidence.validate import Outcome
+from sim.evidence.validate.bands import make_bands
+from sim.evidence.validate.run_table import MeasuredRun
+from sim.evidence.validate.scoring import Comparison
+from sim.results import error_bands
+from sim.results.error_bands import Kind, error_band, fell_behind, nearest_band
 from sim.scenario import load_scenario
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sim.errors import InputError
-from sim.experiments.validate.bench_json import read_bench_json
-from sim.experiments.validate.traffic import build_traffic
+from sim.evidence.validate.bench_json import read_bench_json
+from sim.evidence.validate.traffic import build_traffic
 from tests.validate.helpers import no_quantiles
 
 #: Three requests of `vllm bench serve --save-detailed`, the second failed, the last listed was sent first.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.experiments.validate.lengths import Fixed, FromFile, Mean, Mix, Quantiles, Uniform, parse_lengths
+from sim.evidence.validate.lengths import Fixed, FromFile, Mean, Mix, Quantiles, Uniform, parse_lengths
 
 
 def draw(text: str, count: int = 20_000) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from sim.experiments.validate.observe import observe
+from sim.evidence.validate.observe import observe
 
 #: Two requests overlap, the third comes alone; the fourth never finished.
 REQUESTS = pd.DataFrame(

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cost_models import Parallelism, StepCostModel, engine_profile
-from sim.experiments.validate import Job, Outcome, Selection, read_jobs, replay_all
-from sim.experiments.validate import replay as replay_module
-from sim.experiments.validate.error_report import error_lines, final_lines, write_csv
-from sim.experiments.validate.run_table import read_runs
+from sim.evidence.validate import Job, Outcome, Selection, read_jobs, replay_all
+from sim.evidence.validate import replay as replay_module
+from sim.evidence.validate.error_report import error_lines, final_lines, write_csv
+from sim.evidence.validate.run_table import read_runs
 from tests.validate.helpers import PLAIN, one_run, write_requests, write_runs
 
 SYNC = {"async_scheduling": "0", "num_kv_tokens": "100000", "client": "go"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.experiments.validate.scoring import (
+from sim.evidence.validate.scoring import (
     Comparison,
     compare,
     held_out,

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.experiments.validate.setup import Setup, build_setup, engine_release
-from sim.experiments.validate.traffic import CannotRunError, build_traffic
+from sim.evidence.validate.setup import Setup, build_setup, engine_release
+from sim.evidence.validate.traffic import CannotRunError, build_traffic
 from tests.validate.helpers import no_quantiles, one_run
 
 

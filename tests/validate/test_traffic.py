@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.experiments.validate.run_table import read_runs
-from sim.experiments.validate.traffic import CannotRunError, build_traffic
+from sim.evidence.validate.run_table import read_runs
+from sim.evidence.validate.traffic import CannotRunError, build_traffic
 from tests.validate.helpers import no_quantiles, traffic, write_requests
 
 FILE = """exp,idx,arrival_s,in_tok,out_tok_forced,out_tok,ttft_ms,e2e_ms

@@ -1,6 +1,0 @@
-"""Conformance: recorded runs of the real engine, replayed on this one and compared step by step."""
-
-from sim.conformance.conform import CaseResult, ConformReport, Difference, conform
-from sim.conformance.render import render
-
-__all__ = ["CaseResult", "ConformReport", "Difference", "conform", "render"]

@@ -1,0 +1,1 @@
+"""What proves: recorded engines, measured servers, baselines, two releases, speed."""

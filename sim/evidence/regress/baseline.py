@@ -1,0 +1,148 @@
+"""The set's folder: scenario files and `baseline.json`, what they gave when somebody last accepted it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from sim.errors import Fault, InputError, did_you_mean, input_error
+from sim.evidence.regress import recorded
+from sim.evidence.regress.observe import METRICS
+from sim.version import dryserve_version
+
+Json = dict[str, Any]
+
+FORMAT = 1
+FILE = "baseline.json"
+ANY, STEP_COSTS = "*", "step_costs"
+DEFAULT_ALLOWED = {ANY: 1e-9, STEP_COSTS: 1e-9}
+"""Relative differences that are let pass: the last bits of sums, which may differ between machines."""
+
+_KEYS = ("settings", "metrics", "band", "samples_s", "timeline", "workload", "probe")
+_PROBE_KEYS = ("step_s", "num_blocks", "step_costs_s", "decisions", "dispatch")
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What `baseline.json` holds: by scenario what `observe` keeps, and what differences are allowed.
+
+    `allow` maps a metric's key in `summary.json`, `*` for all others and `step_costs` to a relative
+    difference.
+    """
+
+    scenarios: Mapping[str, Json]
+    version: str = ""
+    allow: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_ALLOWED))
+
+    def allowed(self, key: str) -> float:
+        """The relative difference of a metric that is let pass."""
+        return self.allow.get(key, self.allow.get(ANY, DEFAULT_ALLOWED[ANY]))
+
+
+def scenario_files(folder: Path) -> list[Path]:
+    """The scenario files of a set, by name; raises `InputError` if there are none."""
+    if not folder.is_dir():
+        raise input_error("is no folder of scenarios: no such folder", where=str(folder))
+    files = sorted(file for file in folder.iterdir() if file.suffix in (".yaml", ".yml"))
+    if not files:
+        raise input_error("holds no scenarios (*.yaml)", where=str(folder))
+    return files
+
+
+def read_baseline(folder: Path) -> Baseline | None:
+    """The baseline of a set; None if it has none yet. Raises `InputError` for one that cannot be used."""
+    path = folder / FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise input_error(f"cannot be read: {error}", where=str(path)) from None
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
+        raise input_error("is not JSON; take it again from version control", where=f"{path}:{line}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        found = data.get("format") if isinstance(data, dict) else None
+        raise input_error(
+            f"must be {FORMAT}, is {found!r}: another version wrote it", where=str(path), path="format"
+        )
+    faults = [*_allow_faults(data.get("allow"), path), *_scenario_faults(data.get("scenarios"), path)]
+    if faults:
+        raise InputError(faults)
+    allow = cast("dict[str, float]", data["allow"])
+    return Baseline(data["scenarios"], str(data.get("dryserve_version", "")), allow)
+
+
+def write_baseline(folder: Path, found: Mapping[str, Json], before: Baseline | None) -> Path:
+    """Make what was observed the new baseline; what differences are allowed stays as it was."""
+    path = folder / FILE
+    kept = {name: {key: own[key] for key in _KEYS} for name, own in sorted(found.items())}
+    allow = dict(before.allow if before else DEFAULT_ALLOWED)
+    head = {"format": FORMAT, "dryserve_version": dryserve_version(), "allow": allow}
+    try:
+        path.write_text(_text(head, kept), encoding="utf-8")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise input_error(f"cannot be written: {reason}", where=str(path)) from None
+    return path
+
+
+def _text(head: Json, scenarios: Mapping[str, Json]) -> str:
+    """JSON with a line for each column, so that a difference in version control names what moved."""
+    lines = [f"{_dump(key)}: {_dump(value)}," for key, value in head.items()]
+    lines.append('"scenarios": {')
+    for place, (name, own) in enumerate(scenarios.items()):
+        lines.append(f"{_dump(name)}: {{")
+        parts = []
+        for key, value in own.items():
+            if isinstance(value, dict) and key != "band":
+                inner = ",\n".join(f"  {_dump(k)}: {_dump(v)}" for k, v in value.items())
+                parts.append(f" {_dump(key)}: {{\n{inner}\n }}")
+            else:
+                parts.append(f" {_dump(key)}: {_dump(value)}")
+        lines.append(",\n".join(parts))
+        lines.append("}" + ("," if place + 1 < len(scenarios) else ""))
+    return "{\n" + "\n".join(lines) + "\n}}\n"
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def _allow_faults(allow: object, path: Path) -> Iterator[Fault]:
+    if not isinstance(allow, dict):
+        yield Fault(str(path), "allow", 'must map metrics to relative differences, such as {"*": 1e-9}')
+        return
+    known = [metric.key for metric in METRICS] + [ANY, STEP_COSTS]
+    for key, share in allow.items():
+        if key not in known:
+            yield Fault(str(path), f"allow.{key}", f"is no metric{did_you_mean(key, known)}")
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < float("inf"):
+            yield Fault(str(path), f"allow.{key}", f"must be a share of 0 or more, is {share!r}")
+
+
+def _scenario_faults(scenarios: object, path: Path) -> Iterator[Fault]:
+    if not isinstance(scenarios, dict):
+        yield Fault(str(path), "scenarios", "must hold what each scenario gave")
+        return
+    for name, own in scenarios.items():
+        where = f"scenarios.{name}"
+        if not isinstance(own, dict) or any(
+            not isinstance(own.get(key), dict) for key in _KEYS if key != "band"
+        ):
+            yield Fault(str(path), where, "is not whole; take it again from version control")
+            continue
+        missing = [key for key in _PROBE_KEYS if key not in own["probe"]]
+        if missing:
+            yield Fault(str(path), f"{where}.probe", f"lacks {', '.join(missing)}")
+        try:
+            recorded.from_json(own["workload"])
+        except (KeyError, TypeError, ValueError) as error:
+            yield Fault(
+                str(path), f"{where}.workload", f"is damaged ({error!r}); take it again from version control"
+            )

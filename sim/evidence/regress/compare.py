@@ -1,0 +1,230 @@
+"""What differs between a baseline and now: numbers, and the layers that no longer do what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sim.evidence.regress import recorded
+from sim.evidence.regress.baseline import STEP_COSTS, Baseline
+from sim.evidence.regress.layers import MARK_EVERY
+from sim.evidence.regress.observe import METRICS, Metric
+
+Json = dict[str, Any]
+
+NOT_COMPARED = ("name", "description", "workload.path")
+"""Settings that move no number, or are compared by what they give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A number beside what it was; `allowed` says whether the baseline lets the difference pass.
+
+    `band_percent` is the median error that validation found for such a number, in %, if it knows one.
+    """
+
+    scenario: str
+    metric: Metric
+    before: float | None
+    now: float | None
+    allowed: bool
+    band_percent: float | None
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a share of what it was; None where that has no meaning."""
+        if self.before is None or self.now is None or not self.before:
+            return None
+        return self.now / self.before - 1.0
+
+    @property
+    def bands(self) -> float | None:
+        """The difference as a multiple of the validation error."""
+        if self.relative is None or not self.band_percent:
+            return None
+        return abs(100.0 * self.relative) / self.band_percent
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer that no longer does what it did, and what shows it."""
+
+    name: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioDifference:
+    """All of one scenario: every number, and the layers that changed; or `fault`, why there are none."""
+
+    name: str
+    changes: tuple[Change, ...]
+    layers: tuple[Layer, ...]
+    band: str | None
+    fault: str | None = None
+
+    @property
+    def beyond(self) -> list[Change]:
+        """Differences that the baseline does not allow, the largest first."""
+        moved = [change for change in self.changes if not change.allowed]
+        return sorted(moved, key=lambda c: -abs(c.relative) if c.relative is not None else float("-inf"))
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything is not as the baseline has it."""
+        return bool(self.fault or self.layers or self.beyond)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a comparison found, scenario by scenario; `before` and `now` are what was compared."""
+
+    scenarios: tuple[ScenarioDifference, ...]
+    before: Baseline
+    now: Mapping[str, Json]
+
+    @property
+    def failed(self) -> list[ScenarioDifference]:
+        """Scenarios that differ."""
+        return [scenario for scenario in self.scenarios if scenario.differs]
+
+
+def compare(baseline: Baseline, now: Mapping[str, Json]) -> Found:
+    """Hold what `observe` found now against the baseline."""
+    found = []
+    for name in sorted({*baseline.scenarios, *now}):
+        before, own = baseline.scenarios.get(name), now.get(name)
+        if before is None:
+            found.append(ScenarioDifference(name, (), (), None, "is not in the baseline"))
+        elif own is None:
+            found.append(ScenarioDifference(name, (), (), None, "is in the baseline, but its file is gone"))
+        else:
+            found.append(_difference(name, before, own, baseline))
+    return Found(tuple(found), baseline, now)
+
+
+def _difference(name: str, before: Json, now: Json, baseline: Baseline) -> ScenarioDifference:
+    band = now["band"] or {}
+    changes = tuple(
+        _change(name, metric, before["metrics"].get(metric.key), now["metrics"][metric.key], baseline, band)
+        for metric in METRICS
+    )
+    layers = tuple(_layers(before, now, baseline.allow.get(STEP_COSTS, 0.0)))
+    if not layers and any(not change.allowed for change in changes):
+        layers = (
+            Layer(
+                "simulation",
+                "workload, scheduler, cost model, memory plan and cluster do what they did on the baseline's "
+                "input: what is left is how times add up in the simulation and how they are measured",
+            ),
+        )
+    return ScenarioDifference(name, changes, layers, band.get("line"))
+
+
+def _change(
+    scenario: str, metric: Metric, before: float | None, now: float | None, baseline: Baseline, band: Json
+) -> Change:
+    if before is None or now is None:
+        same = before is now
+    else:
+        same = abs(now - before) <= baseline.allowed(metric.key) * max(abs(before), abs(now))
+    errors = band.get("errors", {}).get(metric.band) if metric.band else None
+    return Change(scenario, metric, before, now, same, errors[0] if errors else None)
+
+
+# --- layers -----------------------------------------------------------------------------------------------
+
+
+def _layers(before: Json, now: Json, allowed_costs: float) -> Iterator[Layer]:
+    edited = list(_edited(before["settings"], now["settings"]))
+    settings = [text for path, text in edited if not path.startswith("workload.")]
+    if settings:
+        yield Layer("settings", "; ".join(settings))
+    requests = list(recorded.moved(before["workload"], now["workload"]))
+    if requests:
+        fields = [text for path, text in edited if path.startswith("workload.") or path == "seed"]
+        yield Layer("workload", "; ".join([*fields, *requests]))
+    then, today = before["probe"], now["probe_of_baseline"]
+    if today is None:
+        yield Layer(
+            "settings", "the baseline's own settings are no longer valid, so its layers cannot be probed"
+        )
+        return
+    if then["num_blocks"] != today["num_blocks"]:
+        yield Layer(
+            "memory plan", f"{then['num_blocks']:,} → {today['num_blocks']:,} KV blocks for the same settings"
+        )
+    costs = _costs(then["step_costs_s"], today["step_costs_s"], allowed_costs)
+    if costs:
+        yield Layer("cost model", costs)
+    if then["decisions"] != today["decisions"]:
+        yield Layer("scheduler", _decisions(then["decisions"], today["decisions"]))
+    elif then["dispatch"] != today["dispatch"]:
+        name = "cluster" if then["decisions"] else "scheduler or cluster"
+        yield Layer(name, _dispatch(then["dispatch"], today["dispatch"]))
+
+
+def _edited(before: Json, now: Json) -> Iterator[tuple[str, str]]:
+    """Path and `path a → b` of every setting that is not what it was."""
+    flat = [dict(_leaves(settings, "")) for settings in (before, now)]
+    for path in dict.fromkeys([*flat[0], *flat[1]]):
+        values = [side.get(path) for side in flat]
+        if values[0] != values[1] and path not in NOT_COMPARED:
+            yield path, f"{path} {_value(values[0])} → {_value(values[1])}"
+
+
+def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _value(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def _costs(then: Mapping[str, list[float]], today: Mapping[str, list[float]], allowed: float) -> str:
+    """Which fixed steps take another time, by how much; empty if none does."""
+    told: list[tuple[float, str]] = []
+    for name in dict.fromkeys([*then, *today]):
+        if name not in then or name not in today:
+            told.append((float("inf"), f"{name} {'is new' if name not in then else 'is gone'}"))
+            continue
+        for where, a, b in zip(("GPU", "host"), then[name], today[name], strict=True):
+            if abs(b - a) > allowed * max(abs(a), abs(b)):
+                size = b / a - 1.0 if a else float("inf")
+                moved = f"{100 * size:+.3g} %" if a else f"{1000 * b:.3g} ms from 0"
+                told.append((abs(size), f"{name} {moved} on the {where}"))
+    if not told:
+        return ""
+    most = max(told)[1]
+    return f"{len(told)} of {2 * len(then)} times of fixed steps, most of all {most}"
+
+
+def _decisions(then: Json | None, today: Json | None) -> str:
+    if then is None or today is None:
+        return "it is driven differently from what it was"
+    counts = [
+        f"{key.replace('_', ' ')} {then[key]:,} → {today[key]:,}"
+        for key in ("steps", "scheduled_tokens", "preemptions", "admissions")
+        if then[key] != today[key]
+    ]
+    marks = zip(then["marks"], today["marks"], strict=False)
+    same = next(
+        (place for place, (a, b) in enumerate(marks) if a != b), min(len(then["marks"]), len(today["marks"]))
+    )
+    since = f"on the baseline's requests its decisions part after step {same * MARK_EVERY:,}"
+    return f"{since} of {then['steps']:,}" + (f" ({', '.join(counts)})" if counts else "")
+
+
+def _dispatch(then: Json, today: Json) -> str:
+    told = [
+        f"{key.replace('_', ' ')} {then[key]} → {today[key]}"
+        for key in ("steps", "output_tokens")
+        if then[key] != today[key]
+    ]
+    what = "with steps of equal time other things become of the same requests"
+    return what + (f" ({'; '.join(told)})" if told else "")

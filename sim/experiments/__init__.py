@@ -1,1 +1,0 @@
-"""Questions asked of many simulations at once: validation, sweeps, sizing, comparison."""

@@ -1,0 +1,155 @@
+"""Many simulations at once: points in, outcomes out, in the same order and the same bytes wherever they run.
+
+    outcomes = run_points([Point(scenario, {"rate": 8}), …], columns=("ttft_s",), workers=2)
+
+Each result is kept as it arrives, so an interrupted call goes on where it stopped, and asking again costs
+nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sim.errors import InputError, did_you_mean
+from sim.jobs.backends import Place, simulate_all
+from sim.jobs.store import Entry, Samples, Store, code_fingerprint, default_folder, point_key, unpack
+from sim.jobs.worker import COLUMNS, Caller, Job
+from sim.results.summary import Json
+from sim.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run to make: its scenario, and what the caller calls it."""
+
+    scenario: Scenario
+    label: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a point.
+
+    `summary` is that of `RunResult`, `samples` the columns asked for: one value for each request that was
+    sent, by request id, times in s. `error` says why there are none; a run that got stuck has both, and its
+    numbers describe what happened until then.
+    """
+
+    point: Point
+    key: str
+    summary: dict[str, Json] | None
+    error: str | None = None
+    samples: Samples | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a call has come: points done, of these from the store, and failed."""
+
+    done: int
+    total: int
+    stored: int
+    failed: int
+
+
+def run_points(
+    points: Sequence[Point],
+    *,
+    columns: Sequence[str] = (),
+    backend: str = "loky",
+    address: str | None = None,
+    workers: int | None = None,
+    store: Path | Literal["default"] | None = "default",
+    on_progress: Callable[[Progress], None] | None = None,
+    allow_plugins: bool = False,
+) -> list[Outcome]:
+    """Simulate every point and return the outcomes in the order of the points.
+
+    `columns` names per-request columns to keep (see `sim.jobs.worker.COLUMNS`). `backend` is `loky`
+    (this machine; `workers=1` stays in this process), `dask` (the scheduler at `address`) or `ray`; `workers`
+    limits how many points are simulated at once, by default as many as there are cores. `store` is the folder
+    of results that are kept and found again: by default `$DRYSERVE_CACHE` or the user's cache, None for none.
+
+    A point that fails has an `error`; the others are simulated all the same. Raises `InputError` for a
+    backend that is not there and a `store` that cannot be written, before anything runs, and ValueError for
+    an unknown column. After KeyboardInterrupt everything that was finished is in the store.
+    """
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        near = did_you_mean(unknown[0], COLUMNS)
+        raise ValueError(f"no column {unknown[0]!r} of requests{near}; there are {', '.join(COLUMNS)}")
+    Place(backend, address, workers).check()
+    kept = _Kept(store)
+    columns = tuple(sorted(set(columns)))
+    keys = [point_key(point.scenario, columns) for point in points]
+    caller = Caller(os.getpid(), str(Path.cwd())) if backend == "loky" else None
+    found: dict[str, Entry | str] = {}
+    jobs: dict[str, Job] = {}
+    for key, point in zip(keys, points, strict=True):
+        if key not in found and key not in jobs:
+            entry = kept.get(key)
+            if entry is not None:
+                found[key] = entry
+            else:
+                jobs[key] = Job(key, point.scenario, columns, allow_plugins, code_fingerprint(), caller)
+    stored = len(found)
+
+    def tell() -> None:
+        if on_progress is not None:
+            failed = sum(not isinstance(entry, Entry) or entry.stuck is not None for entry in found.values())
+            on_progress(Progress(len(found), len(found) + len(jobs), stored, failed))
+
+    tell()
+    if jobs:
+        for done in simulate_all(dict(jobs), Place(backend, address, workers)):
+            if done.data is not None:
+                kept.put(done.key, done.data)
+                entry = unpack(done.key, done.data)
+                assert entry is not None
+                found[done.key] = entry
+            else:
+                found[done.key] = str(done.error)
+            del jobs[done.key]
+            tell()
+    return [_outcome(point, key, found[key]) for point, key in zip(points, keys, strict=True)]
+
+
+def _outcome(point: Point, key: str, entry: Entry | str) -> Outcome:
+    if isinstance(entry, str):
+        return Outcome(point, key, None, entry)
+    stuck = None if entry.stuck is None else f"the run was ended by a {entry.stuck}"
+    return Outcome(point, key, entry.summary, stuck, entry.samples)
+
+
+class _Kept:
+    """The store, if there is one. The default one is a convenience: where it fails, results are not kept."""
+
+    def __init__(self, store: Path | Literal["default"] | None) -> None:
+        self._store: Store | None = None
+        if store == "default":
+            try:
+                self._store = Store(default_folder())
+            except InputError as error:
+                self._give_up(str(error))
+        elif store is not None:
+            self._store = Store(store)
+
+    def get(self, key: str) -> Entry | None:
+        return None if self._store is None else self._store.get(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        if self._store is None:
+            return
+        try:
+            self._store.put(key, data)
+        except OSError as error:
+            self._give_up(f"{self._store.folder}: {(error.strerror or str(error)).lower()}")
+
+    def _give_up(self, reason: str) -> None:
+        self._store = None
+        warnings.warn(f"results are not kept for a later call: {reason}", RuntimeWarning, stacklevel=4)

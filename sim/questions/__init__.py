@@ -1,0 +1,1 @@
+"""What answers questions: sweep, size, compare, explain, fit."""

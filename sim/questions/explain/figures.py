@@ -1,0 +1,159 @@
+"""The figures of an explanation: where the time goes, the worst minute, and the requests and steps in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.questions.explain.bands import Band
+from sim.questions.explain.explain import Explanation
+from sim.questions.explain.observe import Observed
+from sim.questions.explain.parts import LABELS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_MARGIN = 0.5
+_CLOSE_STEPS = 40
+
+
+def draw_all(observed: Observed, found: Explanation, folder: Path) -> dict[str, str]:
+    """Write the figures as PNG; return why each one failed that did."""
+    from sim.figures.style import blank_figure, save_png
+
+    plates: list[tuple[str, tuple[float, float], Callable[[Figure], object]]] = [
+        ("decomposition", (8.0, 3.2), lambda figure: draw_bands(found, figure))
+    ]
+    if found.window is not None:
+        plates += [
+            ("worst-minute-load", (5.0, 2.4), lambda figure: _timeline(observed, found, figure, kv=False)),
+            ("worst-minute-kv", (5.0, 2.4), lambda figure: _timeline(observed, found, figure, kv=True)),
+            ("waterfall", (5.6, 4.2), lambda figure: _waterfall(observed, found, figure)),
+            ("steps", (6.4, 3.0), lambda figure: _steps(observed, found, figure)),
+        ]
+    failures = {}
+    for name, size_in, draw in plates:
+        try:
+            figure = blank_figure(*size_in)
+            draw(figure)
+            save_png(figure, folder / f"{name}.png")
+        except Exception as error:  # whatever went wrong, the other figures are still wanted
+            failures[name] = f"{type(error).__name__}: {error}"
+    return failures
+
+
+def draw_bands(found: Explanation, figure: Figure) -> None:
+    """F13: seconds on the left, shares of each band on the right; one legend."""
+    from sim.figures import plot_bands
+    from sim.figures.style import TIGHT, tidy
+
+    bands = found.bands
+    means, sizes = band_means(bands, merged=found.metric == "itl"), [band.size for band in bands]
+    unit = "s"
+    if means.to_numpy().max(initial=0.0) < 1.0:
+        means, unit = 1000.0 * means, "ms"
+    left, right = (tidy(ax) for ax in figure.subplots(1, 2))
+    plot_bands(means, sizes, left, unit=unit, legend=False)
+    plot_bands(means, sizes, right, shares=True, legend=False)
+    right.set_ylim(0, 100)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=5, fontsize=8, frameon=False, **TIGHT)
+
+
+def band_means(bands: tuple[Band, ...], *, merged: bool = False) -> pd.DataFrame:
+    """A row a band, a column a part by its label, s. `merged`: of ITL, whose decode is that of the batch."""
+    import pandas as pd
+
+    rows = [{LABELS[key]: value for key, value in band.parts.items()} for band in bands]
+    table = pd.DataFrame(rows, index=[band.label for band in bands])
+    table = table.loc[:, table.any()]
+    return table.rename(columns={LABELS["decode"]: "decode"}) if merged else table
+
+
+def _timeline(observed: Observed, found: Explanation, figure: Figure, *, kv: bool) -> None:
+    from sim.figures import plot_kv_timeline, plot_load_timeline
+
+    result, window = observed.result, found.window
+    assert window is not None
+    width_s = window.end_s - window.start_s
+    margin_s = _MARGIN * width_s
+    from_s = max(min(window.start_s, window.line_since_s), window.start_s - 4 * width_s) - margin_s
+    steps = result.steps
+    near = steps[
+        steps["replica"].eq(window.replica)
+        & steps["t_s"].ge(from_s)
+        & (steps["t_s"] - steps["step_time_s"]).le(window.end_s + margin_s)
+    ]
+    if kv:
+        watermark = result.setup.engine.watermark or None
+        ax = plot_kv_timeline(near, figure, num_blocks=result.setup.num_gpu_blocks, watermark=watermark)
+    else:
+        ax = plot_load_timeline(near, figure)
+    ax.axvspan(window.start_s, window.end_s, color="#FFF3D6", zorder=0, lw=0)
+
+
+def _waterfall(observed: Observed, found: Explanation, figure: Figure) -> None:
+    """F10: the requests around the longest prompt in the window, or around the slowest request."""
+    from sim.figures import plot_request_waterfall
+
+    result, window = observed.result, found.window
+    assert window is not None
+    requests = result.requests[result.requests["replica"].eq(window.replica)]
+    chosen, label, (start_s, end_s) = _around(requests, found)
+    flying = requests[requests["arrival_s"].le(end_s) & requests["last_token_s"].fillna(np.inf).ge(start_s)]
+    rows = _nearest(flying, chosen, 40)
+    ax = plot_request_waterfall(rows, figure, stalls=result.preemption_times, t0=start_s, t1=end_s)
+    place = rows.sort_values(["arrival_s", "request_id"])["request_id"].tolist().index(chosen)
+    ax.annotate(
+        label,
+        xy=(0.99, place),
+        xycoords=ax.get_yaxis_transform(),
+        ha="right",
+        va="center",
+        fontsize=7,
+        bbox={"boxstyle": "square,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.8},
+    )
+
+
+def _around(requests: pd.DataFrame, found: Explanation) -> tuple[int, str, tuple[float, float]]:
+    """Which request to look at, what to call it, and from when to when."""
+    window = found.window
+    assert window is not None
+    done = requests[requests["status"].eq("finished")]
+    inside = done[done["arrival_s"].between(window.start_s, window.end_s)]
+    pool = inside if len(inside) else done
+    arrival_s, prompts = pool["arrival_s"].to_numpy(), pool["prompt_tokens"].to_numpy()
+    until_s = pool["first_token_s" if found.metric == "ttft" else "last_token_s"].to_numpy()
+    has_long = prompts.max() >= 8 * np.median(done["prompt_tokens"].to_numpy())
+    place = int((prompts if has_long else until_s - arrival_s).argmax())
+    took_s = max(float(until_s[place] - arrival_s[place]), 1e-3)
+    shown = float(arrival_s[place]) - 0.15 * took_s, float(until_s[place]) + 0.35 * took_s
+    label = f"{prompts[place]:,} prompt tokens" if has_long else "the slowest here"
+    return int(pool["request_id"].to_numpy()[place]), label, shown
+
+
+def _nearest(requests: pd.DataFrame, chosen: int, count: int) -> pd.DataFrame:
+    """The chosen request with those that arrived right before and after it."""
+    ordered = requests.sort_values(["arrival_s", "request_id"]).reset_index(drop=True)
+    place = int(np.flatnonzero(ordered["request_id"].eq(chosen).to_numpy())[0])
+    start = max(min(place - count // 4, len(ordered) - count), 0)
+    return ordered.iloc[start : start + count]
+
+
+def _steps(observed: Observed, found: Explanation, figure: Figure) -> None:
+    """F9: the steps around the longest one in the window."""
+    from sim.figures import plot_step_composition
+
+    window, steps = found.window, observed.result.steps
+    assert window is not None
+    own = steps[steps["replica"].eq(window.replica)].reset_index(drop=True)
+    inside = own[own["t_s"].between(window.start_s, window.end_s)]
+    pool = inside if len(inside) else own
+    place = int(pool.index.to_numpy()[pool["step_time_s"].to_numpy().argmax()])
+    start = max(min(place - _CLOSE_STEPS // 2, len(own) - _CLOSE_STEPS), 0)
+    budget = observed.result.setup.engine.max_num_batched_tokens
+    plot_step_composition(own.iloc[start : start + _CLOSE_STEPS], figure, token_budget=budget, step_time=True)

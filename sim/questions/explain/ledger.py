@@ -1,0 +1,318 @@
+"""Where the time of every request went: the parts of its TTFT and E2E, and of its gaps that are no one step.
+
+Each request is followed once from event to event; all time between two of them is booked under one of the
+`parts`. So for every request the parts add up to the latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, isnan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cluster.recorder import Recorder, TokenTimes
+from sim.cluster.watched import ReplicaWatch, Wait, Watch
+from sim.questions.explain.parts import INDEX, KEYS
+from sim.questions.explain.spans import Chunk, Spans
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_WAITS = {
+    Wait.TOKENS: "token_budget",
+    Wait.BLOCKS: "kv_blocks",
+    Wait.SEQS: "seq_slots",
+    Wait.HELD: "held_back",
+}
+FRONT_END, UNDER_WAY, TOKEN_BUDGET = INDEX["front_end"], INDEX["under_way"], INDEX["token_budget"]
+PREFILL, DECODE, RECOMPUTE = INDEX["prefill"], INDEX["decode"], INDEX["recompute"]
+BY_PREFILLS, BY_DECODES = INDEX["by_prefills"], INDEX["by_decodes"]
+STALLED, HELD, HOST = INDEX["preempted"], INDEX["held_back"], INDEX["host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The books of the requests asked for, in the order of `request`; times in s, parts by `KEYS`.
+
+    `ttft`, `e2e`: shape (requests, parts). `behind_s`: of the time before its first admission for want of KV
+    blocks, what passed behind another request at the head of the line. `gap_*`: each gap between two tokens
+    of a request that is not exactly one step, with the request and when it ended.
+    """
+
+    request: Ints
+    ttft: Floats
+    e2e: Floats
+    behind_s: Floats
+    gap_request: Ints
+    gap_end_s: Floats
+    gap: Floats
+
+
+def keep_books(
+    recorder: Recorder,
+    tokens: TokenTimes,
+    watch: Watch,
+    spans: Sequence[Spans],
+    chosen: Bools,
+    alone: DecodeAlone | None,
+) -> Ledger:
+    """Follow the chosen requests, which must have finished.
+
+    `spans` are the steps of each replica. `alone` says what decoding alone costs; None: a request's own
+    decoding and that of the others in its steps are not told apart.
+    """
+    ids = np.flatnonzero(chosen)
+    lines = [_Line(columns) for columns in watch.replicas]
+    chunks = [
+        _chunks_by_request(columns, len(s.end_s)) for columns, s in zip(watch.replicas, spans, strict=True)
+    ]
+    first_run = np.searchsorted(tokens.request, ids)
+    last_run = np.searchsorted(tokens.request, ids, side="right")
+    ttft, e2e, behind = np.zeros((len(ids), len(KEYS))), np.zeros((len(ids), len(KEYS))), np.zeros(len(ids))
+    gaps: list[tuple[int, float, Floats]] = []
+    replicas = recorder.requests.replica
+    for i, request in enumerate(ids.tolist()):
+        replica = replicas[request]
+        book = _Book(recorder.requests.arrival_s[request], spans[replica])
+        entered_s = watch.entered_s[request]
+        book.charge(FRONT_END, entered_s)
+        scheduled_s = recorder.requests.first_scheduled_s[request]
+        line = lines[replica]
+        calls = watch.first_call[request], watch.admission_call[request]
+        behind[i] = line.wait(book, request, *calls, scheduled_s)
+        runs = range(first_run[i], last_run[i])
+        steps = [(int(tokens.first_step[k]), int(tokens.num_steps[k])) for k in runs]
+        units = _units(steps, chunks[replica].get(request, []))
+        stalls = watch.stalls.get(request, ())
+        ttft[i] = book.follow(units, stalls, gaps, request)
+        if alone is not None:
+            _tell_own_decode(book, alone, recorder, request)
+        e2e[i] = book.parts
+    return Ledger(
+        ids,
+        ttft,
+        e2e,
+        behind,
+        np.array([gap[0] for gap in gaps], dtype=np.int64),
+        np.array([gap[1] for gap in gaps]),
+        np.array([gap[2] for gap in gaps]).reshape(-1, len(KEYS)),
+    )
+
+
+class DecodeAlone:
+    """What decode steps cost a request that has the GPU for itself. `step_s[c]`: with c tokens of context."""
+
+    def __init__(self, step_s: Floats, prompt_tokens: Ints) -> None:
+        self._sums = np.concatenate(([0.0], np.cumsum(step_s)))
+        self._prompt_tokens = prompt_tokens
+
+    def seconds(self, request: int, num_output_tokens: int, num_steps: int) -> float:
+        """The decode steps of an answer. Those tokens that came with a prefill or a recomputation had none;
+        which ones matters little, so the mean step is taken `num_steps` times."""
+        if num_output_tokens < 2:
+            return 0.0
+        prompt = int(self._prompt_tokens[request])
+        all_s = self._sums[prompt + num_output_tokens] - self._sums[prompt + 1]
+        return float(all_s) * num_steps / (num_output_tokens - 1)
+
+
+def _tell_own_decode(book: _Book, alone: DecodeAlone, recorder: Recorder, request: int) -> None:
+    """Of the decode time booked so far for whole batches, what is the request's own."""
+    tokens, parts = recorder.requests.output_tokens[request], book.parts
+    own_s = min(alone.seconds(request, tokens, book.decode_steps), float(parts[DECODE]))
+    parts[BY_DECODES] += parts[DECODE] - own_s
+    parts[DECODE] = own_s
+
+
+class _Line:
+    """The waiting line of one replica: for how long each reason held up to any call."""
+
+    def __init__(self, columns: ReplicaWatch) -> None:
+        self._call_s = columns.call_s
+        self._head = columns.call_head
+        n = len(self._call_s)
+        waits = np.frombuffer(columns.call_wait, dtype=np.int8)
+        took_s = np.frombuffer(columns.call_until_s, dtype=np.float64) - np.frombuffer(
+            self._call_s, dtype=np.float64
+        )
+        self._took_s, self._waits = took_s, waits
+        self._sums = np.zeros((n + 1, len(_WAITS)))
+        for wait in _WAITS:
+            self._sums[1:, wait] = np.cumsum(np.where(waits == wait, took_s, 0.0))
+        self._columns = np.array([INDEX[_WAITS[wait]] for wait in Wait])
+        self._headed = _by_value(np.frombuffer(columns.call_head, dtype=np.int32))
+        self._aside: dict[int, list[int]] = {}
+        for call, request in zip(columns.aside_call, columns.aside_request, strict=True):
+            self._aside.setdefault(request, []).append(call)
+
+    def wait(self, book: _Book, request: int, first: int, admission: int, scheduled_s: float) -> float:
+        """Book a request's wait until it is first admitted; returns the time behind others for blocks."""
+        if admission <= first:
+            book.charge(UNDER_WAY, scheduled_s)
+            return 0.0
+        book.charge(UNDER_WAY, self._call_s[first])
+        waited = self._sums[admission] - self._sums[first]
+        for call in self._aside.get(request, ()):
+            if first <= call < admission:
+                waited[self._waits[call]] -= self._took_s[call]
+                waited[Wait.HELD] += self._took_s[call]
+        np.add.at(book.parts, self._columns, waited)
+        book.at = scheduled_s
+        at_head = sum(
+            self._took_s[call]
+            for call in self._headed.get(request, ())
+            if first <= call < admission and self._waits[call] == Wait.BLOCKS
+        )
+        return float(max(waited[Wait.BLOCKS] - at_head, 0.0))
+
+
+def _by_value(values: NDArray[np.int32]) -> dict[int, list[int]]:
+    """Where each value stands; of long stretches too."""
+    found: dict[int, list[int]] = {}
+    order = np.argsort(values, kind="stable")
+    cuts = np.flatnonzero(np.diff(values[order])) + 1
+    for part in np.split(order, cuts):
+        if len(part):
+            found[int(values[part[0]])] = part.tolist()
+    return found
+
+
+def _chunks_by_request(columns: ReplicaWatch, num_steps: int) -> dict[int, list[tuple[int, Chunk]]]:
+    """The chunks of each request with their steps, as far as these have ended."""
+    found: dict[int, list[tuple[int, Chunk]]] = {}
+    rows = zip(
+        columns.chunk_request,
+        columns.chunk_step,
+        columns.chunk_alone_s,
+        columns.chunks_s,
+        columns.chunk_again,
+        strict=True,
+    )
+    for request, step, alone_s, chunks_s, again in rows:
+        if step < num_steps:
+            found.setdefault(request, []).append((step, Chunk(alone_s, chunks_s, again)))
+    return found
+
+
+Unit = tuple[int, int, Chunk | None, bool]
+"""First step, number of steps, the chunk if it is one, and whether each step gives tokens."""
+
+
+def _units(runs: Sequence[tuple[int, int]], chunks: Sequence[tuple[int, Chunk]]) -> Iterator[Unit]:
+    """The steps that served a request, in order: its chunks, and runs of steps in which it had tokens."""
+    waiting = iter(sorted(chunks, key=lambda item: item[0]))
+    step, chunk = next(waiting, (None, None))
+    for first, count in runs:
+        while step is not None and step < first:
+            yield step, 1, chunk, False
+            step, chunk = next(waiting, (None, None))
+        end = first + count
+        while step is not None and step < end:
+            if step > first:
+                yield first, step - first, None, True
+            yield step, 1, chunk, True
+            first = step + 1
+            step, chunk = next(waiting, (None, None))
+        if first < end:
+            yield first, end - first, None, True
+
+
+class _Book:
+    """The books of one request: what has been booked, and up to when."""
+
+    def __init__(self, arrival_s: float, spans: Spans) -> None:
+        self.at = arrival_s
+        self.decode_steps = 0
+        self._last_step: int | None = None
+        self.parts = np.zeros(len(KEYS))
+        self._spans = spans
+
+    def charge(self, part: int, until_s: float) -> None:
+        """All time up to a moment goes to one part."""
+        if until_s > self.at:
+            self.parts[part] += until_s - self.at
+            self.at = until_s
+
+    def follow(
+        self,
+        units: Iterator[Unit],
+        stalls: Sequence[tuple[float, float]],
+        gaps: list[tuple[int, float, Floats]],
+        request: int,
+    ) -> Floats:
+        """Book everything from the first admission to the last token; return the books at the first token."""
+        waiting = iter(stalls)
+        stall = next(waiting, (inf, inf))
+        at_first: Floats | None = None
+        at_token, last_token = self.parts, -1
+        end_s = self._spans.end_s
+        for first, count, chunk, gives in units:
+            step, end = first, first + count
+            while step < end:
+                goes_on = at_first is not None and step == last_token + 1
+                if goes_on and chunk is None and end_s[step] <= stall[0]:
+                    upto = step + int(np.searchsorted(end_s[step:end], stall[0], "right"))
+                    self._book_run(step - 1, upto - 1)
+                    step, last_token = upto, upto - 1
+                    continue
+                while stall[0] < end_s[step]:
+                    self._book_step(step, chunk, stall[0])
+                    if isnan(stall[1]) or stall[1] >= end_s[step]:
+                        self.charge(STALLED, float(end_s[step]))
+                        stall = (float(end_s[step]), stall[1])
+                        break
+                    self.charge(STALLED, stall[1])
+                    stall = next(waiting, (inf, inf))
+                self._book_step(step, chunk, float(end_s[step]))
+                if gives:
+                    if at_first is None:
+                        at_first = self.parts.copy()
+                    elif not goes_on:
+                        gaps.append((request, float(end_s[step]), self.parts - at_token))
+                    self.decode_steps += chunk is None
+                    at_token, last_token = self.parts.copy(), step
+                step += 1
+            if gives and chunk is None:
+                at_token = self.parts.copy()
+        return self.parts.copy() if at_first is None else at_first
+
+    def _book_run(self, after: int, last: int) -> None:
+        """Decode steps without a gap, up to `last`; the one before them was booked up to its end."""
+        self.decode_steps += last - after
+        unplanned, under_way, host, decodes, chunks = self._spans.run(after, last)
+        parts = self.parts
+        parts[HELD] += unplanned
+        parts[UNDER_WAY] += under_way
+        parts[HOST] += host
+        parts[DECODE] += decodes
+        parts[BY_PREFILLS] += chunks
+        self.at, self._last_step = float(self._spans.end_s[last]), last
+
+    def _book_step(self, step: int, chunk: Chunk | None, until_s: float) -> None:
+        """One step that serves the request, from where the books stand to its end or to `until_s`."""
+        if until_s <= self.at:
+            return
+        span = self._spans.span(step, self.at, until_s)
+        parts = self.parts
+        if span.unplanned > 0.0:
+            first = step if self._last_step is None else self._last_step + 1
+            held_s = span.unplanned * self._spans.held_share(first, step)
+            parts[HELD] += held_s
+            parts[TOKEN_BUDGET] += span.unplanned - held_s
+        parts[UNDER_WAY] += span.under_way
+        parts[HOST] += span.host
+        if chunk is None:
+            share = self._spans.decode_share(step)
+            parts[DECODE] += span.gpu * share
+            parts[BY_PREFILLS] += span.gpu * (1.0 - share)
+        else:
+            alone, prefills, decodes = self._spans.chunk_shares(step, chunk)
+            parts[RECOMPUTE] += span.gpu * alone * chunk.again
+            parts[PREFILL] += span.gpu * alone * (1.0 - chunk.again)
+            parts[BY_PREFILLS] += span.gpu * prefills
+            parts[BY_DECODES] += span.gpu * decodes
+        self.at, self._last_step = until_s, step

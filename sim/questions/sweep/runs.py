@@ -1,0 +1,120 @@
+"""The runs of a sweep: every cell under every seed, and as many more seeds as a wanted precision takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import isfinite
+
+from sim.jobs.points import Outcome, Point
+from sim.questions.sweep.measures import measures
+from sim.questions.sweep.plan import Cell
+from sim.statistics.intervals import Interval
+from sim.statistics.precision import FIRST_STAGE, replications_needed, two_stage_interval
+
+Simulate = Callable[[Sequence[Point]], list[Outcome]]
+
+_MOST_ROUNDS = 5
+
+
+@dataclass(slots=True)
+class Runs:
+    """Outcomes by cell (in the order of the cells) and seed (in the order of replications).
+
+    `first_stage` is how many replications told how many there had to be; None if their number was given.
+    `unreached` says of cells by index what precision they fell short of.
+    """
+
+    outcomes: list[list[Outcome]]
+    first_stage: int | None = None
+    unreached: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Half-width / mean ≤ `relative` for each of `columns`, with at most `most` replications."""
+
+    relative: float
+    columns: tuple[str, ...]
+    most: int
+
+
+def run_cells(cells: Sequence[Cell], seeds: Sequence[int], simulate: Simulate) -> Runs:
+    """Each cell that has a scenario under each seed; the seeds are common to all cells."""
+    return Runs(_more([[] for _ in cells], cells, dict.fromkeys(range(len(cells)), seeds), simulate))
+
+
+def run_to_precision(
+    cells: Sequence[Cell], seed_of: Callable[[int], int], wanted: Precision, simulate: Simulate
+) -> Runs:
+    """Ten replications of each cell, then as many as Stein's rule asks for (see `sim.statistics.precision`).
+
+    The mean is known better after the second stage, so the number is worked out anew, with the variance of
+    the first stage, until it is reached. Cells with failed runs stay as they are.
+    """
+    runs = run_cells(cells, [seed_of(index) for index in range(FIRST_STAGE)], simulate)
+    runs.first_stage = FIRST_STAGE
+    for _ in range(_MOST_ROUNDS):
+        more = {}
+        for cell, outcomes in enumerate(runs.outcomes):
+            needed = _needed(outcomes, wanted)
+            if needed is not None and len(outcomes) < min(needed, wanted.most):
+                more[cell] = [seed_of(index) for index in range(len(outcomes), min(needed, wanted.most))]
+        if not more:
+            break
+        _more(runs.outcomes, cells, more, simulate)
+    for cell, outcomes in enumerate(runs.outcomes):
+        reached = [
+            f"{column} ±{interval.relative:.1%}"
+            for column, interval in _intervals(outcomes, wanted).items()
+            if not interval.relative <= wanted.relative and interval.half_width != 0.0
+        ]
+        if outcomes and reached:
+            runs.unreached[cell] = f"{', '.join(reached)} after {len(outcomes)} replications"
+    return runs
+
+
+def _more(
+    outcomes: list[list[Outcome]],
+    cells: Sequence[Cell],
+    seeds: Mapping[int, Sequence[int]],
+    simulate: Simulate,
+) -> list[list[Outcome]]:
+    """Simulate cells under seeds, all first seeds first: an interrupted sweep has something of every cell."""
+    asked: list[tuple[int, int]] = sorted(
+        (place, cell) for cell, chosen in seeds.items() for place in range(len(chosen))
+    )
+    points = []
+    for place, cell in asked:
+        scenario = cells[cell].scenario
+        if scenario is not None:
+            seed = seeds[cell][place]
+            points.append(Point(scenario.model_copy(update={"seed": seed}), {"cell": cell, "seed": seed}))
+    for outcome in simulate(points):
+        at = outcome.point.label["cell"]
+        assert isinstance(at, int)
+        outcomes[at].append(outcome)
+    return outcomes
+
+
+def _values(outcomes: Sequence[Outcome], column: str) -> list[float]:
+    return [measures(o.summary)[column] for o in outcomes if o.summary is not None and o.error is None]
+
+
+def _intervals(outcomes: Sequence[Outcome], wanted: Precision) -> dict[str, Interval]:
+    interval = partial(two_stage_interval, first_stage=FIRST_STAGE)
+    return {column: interval(_values(outcomes, column)) for column in wanted.columns}
+
+
+def _needed(outcomes: Sequence[Outcome], wanted: Precision) -> int | None:
+    """The largest number that any of the columns asks for; None if there is nothing to go by."""
+    found = []
+    for column in wanted.columns:
+        values = _values(outcomes, column)
+        if len(values) < len(outcomes) or len(values) < 2:
+            return None
+        mean = sum(values) / len(values)
+        if isfinite(mean):
+            found.append(replications_needed(values[:FIRST_STAGE], wanted.relative, mean=mean))
+    return max((needed for needed in found if needed is not None), default=None)

@@ -1,0 +1,209 @@
+"""`summary.json`: the keys of `vllm bench serve --save-result`, then ours. Nothing in it depends on the wall
+clock.
+
+All latencies end in `_ms`, all other times in `_s`, except vLLM's own `duration` (s). Numbers describe the
+measured requests, those that arrived at or after `warmup_s`; the `num_*` counts of ours describe the whole
+run and add up. A statistic of nothing is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+
+from cost_models.shapes import BOUNDS
+from sim.cluster.recorder import Recorder, Status, TokenTimes
+from sim.cluster.step_log import StepTotals, add_histograms
+from sim.results.metrics import (
+    PERCENTILES,
+    Attainment,
+    Floats,
+    Ints,
+    RequestTimes,
+    Sample,
+    attainment,
+    inter_token_gaps,
+    is_thin,
+    mean_and_std,
+    peak_concurrency,
+    peak_token_rate,
+    percentile,
+    percentiles_over_time,
+    request_times,
+    sample,
+)
+from sim.scenario.slo import SloTarget
+
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTotals:
+    """Sums over all engines of a run, as the schedulers counted them."""
+
+    num_gpu_blocks: int
+    prefix_queries_tokens: int
+    prefix_hits_tokens: int
+    num_preemptions: int
+
+
+def summarize(
+    recorder: Recorder,
+    prompt_tokens: Ints,
+    *,
+    end_s: float,
+    warmup_s: float,
+    targets: Mapping[str, SloTarget],
+    engines: EngineTotals,
+    rejections: Mapping[str, int],
+    num_gpus: int,
+) -> dict[str, Json]:
+    """All numbers of a finished run; `end_s`: when the clock stopped, `targets`: SLO targets by key."""
+    tokens = recorder.token_times()
+    times = request_times(recorder, tokens, prompt_tokens, warmup_s=warmup_s, end_s=end_s)
+    judged = attainment(times, list(targets.values())) if targets else None
+    summary: dict[str, Json] = {}
+    summary |= _throughput(recorder, tokens, times, judged)
+    summary |= _latencies(recorder, tokens, times)
+    summary |= _slo(judged, targets)
+    summary |= _requests(times, rejections)
+    summary |= _engine(recorder, times, engines, warmup_s)
+    summary["output_throughput_per_gpu"] = float(summary["output_throughput"]) / num_gpus  # type: ignore[arg-type]
+    return summary
+
+
+def _throughput(
+    recorder: Recorder, tokens: TokenTimes, times: RequestTimes, judged: Attainment | None
+) -> dict[str, Json]:
+    """vLLM's counts and rates: from the first measured arrival to the last token of a finished request."""
+    done = times.done
+    count = int(done.sum())
+    first_s = times.arrival_s[times.measured].min() if times.measured.any() else 0.0
+    duration_s = float(times.last_token_s[done].max() - first_s) if count else 0.0
+    prompt, output = int(times.prompt_tokens[done].sum()), int(times.output_tokens[done].sum())
+    rate = 1.0 / duration_s if duration_s > 0 else 0.0
+    failed = times.measured & ((times.status == Status.ABORTED) | (times.status == Status.REJECTED))
+    return {
+        "duration": duration_s,
+        "completed": count,
+        "failed": int(failed.sum()),
+        "total_input_tokens": prompt,
+        "total_output_tokens": output,
+        "request_throughput": count * rate,
+        "request_goodput": None if judged is None else judged.num_good * rate,
+        "output_throughput": output * rate,
+        "total_token_throughput": (prompt + output) * rate,
+        "max_output_tokens_per_s": peak_token_rate(recorder, tokens, times),
+        "max_concurrent_requests": peak_concurrency(times),
+        "rtfx": 0.0,
+    }
+
+
+def _latencies(recorder: Recorder, tokens: TokenTimes, times: RequestTimes) -> dict[str, Json]:
+    done = times.done
+    samples = {
+        "ttft": sample(times.ttft_s[done]),
+        "tpot": sample(times.tpot_s[done]),
+        "itl": inter_token_gaps(recorder, tokens, done),
+        "e2el": sample(times.e2e_s[done]),
+    }
+    waited_s = np.array(recorder.requests.client_queue_s)[done]
+    if waited_s.any():
+        samples["client_queue_time"] = sample(waited_s)
+    found: dict[str, Json] = {}
+    thin: list[str] = []
+    for metric, of in samples.items():
+        found |= _statistics(metric, of)
+        thin += [f"p{p}_{metric}_ms" for p in PERCENTILES if is_thin(of.size, p)]
+    found["thin_percentiles"] = thin
+    return found
+
+
+def _statistics(metric: str, of: Sample) -> dict[str, Json]:
+    mean_s, std_s = mean_and_std(of)
+    found = {"mean": mean_s, "median": percentile(of, 50), "std": std_s}
+    found |= {f"p{p}": percentile(of, p) for p in PERCENTILES}
+    return {f"{name}_{metric}_ms": _finite(seconds * 1000.0) for name, seconds in found.items()}
+
+
+def _slo(judged: Attainment | None, targets: Mapping[str, SloTarget]) -> dict[str, Json]:
+    if judged is None:
+        return {"slo": None, "slo_attainment": None}
+    single = {
+        key: {
+            "limit_s": target.limit_s,
+            "attainment": _finite(share),
+            "met": _met(share, target),
+        }
+        for (key, target), share in zip(targets.items(), judged.by_target, strict=True)
+    }
+    return {"slo": single, "slo_attainment": _finite(judged.joint), "slo_judged_requests": judged.num_judged}
+
+
+def _met(share: float, target: SloTarget) -> bool | None:
+    """None where there is no verdict: of a target without a percentile, and if no request was judged."""
+    if target.percentile is None or np.isnan(share):
+        return None
+    return bool(share >= target.percentile / 100.0)
+
+
+def _requests(times: RequestTimes, rejections: Mapping[str, int]) -> dict[str, Json]:
+    """How every request of the workload ended; the five counts add up to `num_requests`."""
+    count = np.bincount(times.status, minlength=len(Status))
+    return {
+        "num_requests": len(times.status),
+        "num_finished": int(count[Status.FINISHED]),
+        "num_aborted": int(count[Status.ABORTED]),
+        "num_rejected": int(count[Status.REJECTED]),
+        "num_in_flight": int(count[Status.IN_FLIGHT]),
+        "num_not_sent": int(count[Status.NOT_SENT]),
+        "rejections": dict(sorted(rejections.items())),
+        "clock_s": times.end_s,
+    }
+
+
+def _engine(
+    recorder: Recorder, times: RequestTimes, engines: EngineTotals, warmup_s: float
+) -> dict[str, Json]:
+    totals = [log.totals() for log in recorder.steps]
+    computed = sum(t.decode_tokens + t.prefill_tokens + t.recompute_tokens for t in totals)
+    recomputed = sum(t.recompute_tokens for t in totals)
+    window_s = max(times.end_s - warmup_s, 0.0)
+    p50, p95 = percentiles_over_time(_time_by_used_blocks(totals, window_s), (50, 95))
+    most = max((int(np.flatnonzero(t.time_by_used_blocks_s)[-1]) for t in totals if t.num_steps), default=0)
+    by_bound_s = sum((t.time_by_bound_s for t in totals), np.zeros(len(BOUNDS)))
+    busy_s = float(by_bound_s.sum())
+    queries = engines.prefix_queries_tokens
+    return {
+        "num_steps": sum(t.num_steps for t in totals),
+        "num_gpu_blocks": engines.num_gpu_blocks,
+        "kv_usage_p50": _finite(p50 / engines.num_gpu_blocks),
+        "kv_usage_p95": _finite(p95 / engines.num_gpu_blocks),
+        "kv_usage_max": most / engines.num_gpu_blocks,
+        "num_preemptions": sum(t.num_preemptions for t in totals),
+        "recomputed_tokens": recomputed,
+        "recomputed_token_share": recomputed / computed if computed else 0.0,
+        "prefix_cache_queries": queries,
+        "prefix_cache_hits": engines.prefix_hits_tokens,
+        "prefix_cache_hit_rate": engines.prefix_hits_tokens / queries if queries else None,
+        "busy_share": busy_s / (len(totals) * window_s) if window_s else None,
+        "time_share_by_bound": {
+            name: float(by_bound_s[i] / busy_s) if busy_s else 0.0 for i, name in enumerate(BOUNDS)
+        },
+    }
+
+
+def _time_by_used_blocks(totals: Sequence[StepTotals], window_s: float) -> Floats:
+    """Seconds with each number of blocks in use, over all replicas; while an engine idles it uses none."""
+    pooled = np.zeros(1)
+    for t in totals:
+        pooled = add_histograms(pooled, t.time_by_used_blocks_s)
+        pooled[0] += max(window_s - t.busy_s, 0.0)
+    return pooled
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
