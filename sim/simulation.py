@@ -30,9 +30,10 @@ from sim.results.groups import (
 from sim.results.metrics import RequestTimes, request_times
 from sim.results.preemptions import preemption_notes, preemption_summary, preemption_table
 from sim.results.run_tables import Columns, frame, preemption_columns, request_columns, step_columns
-from sim.results.summary import EngineTotals, Json, summarize
+from sim.results.summary import EngineTotals, summarize
 from sim.scenario import Scenario, SloTarget
 from sim.scenario.rules import mirrored
+from sim.values import Json
 from sim.version import dryserve_version
 from sim.workload import Limits, Workload, build_workload
 

@@ -16,11 +16,10 @@ from struct import pack
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sim.cluster.step_log import Floats, StepLog
+from sim.cluster.step_log import StepLog
+from sim.values import Floats, Ints
 
-Ints = NDArray[np.int64]
 _FLUSH_ROWS = 8192
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.shapes import BOUNDS
-
-Floats = NDArray[np.float64]
+from sim.values import Floats
 
 STEP_FIELDS = (
     "start_s",

@@ -15,7 +15,8 @@ import numpy as np
 
 from sim.cluster.recorder import Status, TokenTimes
 from sim.cluster.step_log import STEP_FIELDS
-from sim.results.metrics import Ints, Sample, inter_token_gaps, sample
+from sim.results.metrics import Sample, inter_token_gaps, sample
+from sim.values import Ints
 
 if TYPE_CHECKING:
     from sim.simulation import RunResult

@@ -24,13 +24,13 @@ import numpy.typing as npt
 
 from sim.errors import Fault, InputError, input_error
 from sim.results.spans import preemption_cuts, request_ends, request_spans
+from sim.values import Ints
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sim.results.plots import Run
 
-Ints = npt.NDArray[np.int64]
 
 MAX_EVENTS = 500_000
 """A trace of so many events, some 100 MB uncompressed, still opens in a browser within seconds."""

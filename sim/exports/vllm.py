@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.cluster.recorder import Status, TokenTimes
-from sim.results.metrics import Bools, Floats
+from sim.values import Bools, Floats
 
 if TYPE_CHECKING:
     from sim.simulation import RunResult

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from sim.figures.style import MUTED, axes_for, colours, legend_above, styled
-
-Floats = npt.NDArray[np.float64]
+from sim.values import Floats
 
 LINES = (
     ("attainment", "-", "all targets"),

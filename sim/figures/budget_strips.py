@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,8 +12,7 @@ from matplotlib.figure import Figure
 from sim.figures.close_up import busiest_steps
 from sim.figures.step_composition import plot_step_composition
 from sim.figures.style import BLUE, VERMILLION, new_figure, styled, tidy
-
-Floats = npt.NDArray[np.float64]
+from sim.values import Floats
 
 BINS = 60
 STEPS = 40

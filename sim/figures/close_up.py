@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from sim.figures.timeline import Floats, step_curve, stretches
+from sim.figures.timeline import step_curve, stretches
 from sim.results.spans import last_moment, request_ends
+from sim.values import Floats
 
 MINUTE_S = 60.0
 CLOSE_S = 3.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,8 +13,7 @@ from sim.figures.samples import METRICS, latency_s
 from sim.figures.style import MUTED, axes_for, colours, legend_above, plain_log, styled
 from sim.results.metrics import FEW_ABOVE, is_thin
 from sim.results.spans import last_moment, request_ends
-
-Floats = npt.NDArray[np.float64]
+from sim.values import Floats
 
 
 @styled

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,8 +13,8 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 from sim.figures.samples import METRICS, Metric, latency_s, missing
 from sim.figures.style import MUTED, axes_for, colours, legend_above, new_figure, plain_log, styled, tidy
 from sim.results.metrics import FEW_ABOVE, is_thin
+from sim.values import Floats
 
-Floats = npt.NDArray[np.float64]
 Samples = pd.DataFrame | Sequence[float] | Floats
 
 MARKED = (50, 90, 99)

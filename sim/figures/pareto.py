@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sim.figures.style import MUTED, axes_for, colours, legend_above, styled
-
-Floats = npt.NDArray[np.float64]
+from sim.values import Floats
 
 
 @styled

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sim.figures.style import MUTED, axes_for, colours, legend_above, styled
-
-Floats = npt.NDArray[np.float64]
+from sim.values import Floats
 
 KEPT_UP = 0.95
 """A rate is kept up with while at least this share of it is achieved."""

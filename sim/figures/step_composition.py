@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -22,8 +21,7 @@ from sim.figures.style import (
     styled,
 )
 from sim.figures.timeline import PIXELS_A_STRETCH, column_of, step_spans
-
-Floats = npt.NDArray[np.float64]
+from sim.values import Floats
 
 LAYERS = (
     ("decode_tokens", "decode", DECODE, ""),

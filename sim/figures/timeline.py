@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sim.figures.style import MUTED, axes_for, columns_of, figure_legend, figure_of, legend_above, panels_for
+from sim.values import Floats
 
-Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
 MAX_PANELS = 12

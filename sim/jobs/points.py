@@ -19,8 +19,8 @@ from sim.errors import InputError, did_you_mean
 from sim.jobs.backends import Place, simulate_all
 from sim.jobs.store import Entry, Samples, Store, code_fingerprint, default_folder, point_key, unpack
 from sim.jobs.worker import COLUMNS, Caller, Job
-from sim.results.summary import Json
 from sim.scenario import Scenario
+from sim.values import Json
 
 
 @dataclass(frozen=True, slots=True)

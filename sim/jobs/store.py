@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import input_error
-from sim.results.summary import Json
 from sim.scenario import Scenario
+from sim.values import Json
 from sim.version import dryserve_version
 
 FORMAT = 1

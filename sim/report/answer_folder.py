@@ -7,14 +7,13 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sim.errors import input_error
 from sim.questions.sweep.folder import check_writable
 from sim.results.run_folder import put_in_place
-from sim.results.summary import Json
+from sim.values import Json, plain_json
 from sim.version import dryserve_version
 
 if TYPE_CHECKING:
@@ -73,14 +72,4 @@ def json_text(answer: Mapping[str, Json]) -> str:
 
 def records(table: pd.DataFrame) -> list[Json]:
     """The rows of a table as plain data; what is not finite is null."""
-    return [{str(key): plain(value) for key, value in row.items()} for row in table.to_dict("records")]
-
-
-def plain(value: object) -> Json:
-    """A value as JSON has it."""
-    item = getattr(value, "item", None)
-    if callable(item):
-        value = item()
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    return value if value is None or isinstance(value, (bool, int)) else str(value)
+    return [plain_json(row) for row in table.to_dict("records")]

@@ -18,8 +18,8 @@ from typing import cast
 import numpy as np
 
 from cost_models import CostModelError, gpu, model
-from sim.results.summary import Json
 from sim.scenario import Scenario
+from sim.values import Json
 
 #: The metrics that a band is given for: those shown first wherever results are shown.
 BANDED = ("out_tput_tok_s", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean", "e2e_p99")

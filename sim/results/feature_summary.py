@@ -10,7 +10,7 @@ from sim.cluster.external_cache import ExternalCache, LruBlocks
 from sim.cluster.recorder import RequestLog, Status
 from sim.cluster.speculation import SpeculativeModelRunner
 from sim.cluster.world import World
-from sim.results.summary import Json
+from sim.values import Json
 from sim.workload import RequestTable
 
 

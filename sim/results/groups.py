@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 
 import numpy as np
 
 from sim.cluster.recorder import RequestLog, Status
-from sim.results.metrics import Bools, Floats, RequestTimes, attainment, mean_and_std, percentile, sample
-from sim.results.summary import Json
+from sim.results.metrics import RequestTimes, attainment, mean_and_std, percentile, sample
 from sim.scenario import Scenario, SloTarget
 from sim.scenario.workload import Workload as WorkloadSection
+from sim.values import Bools, Floats, Json, finite
 from sim.workload import RequestTable
 
 Targets = Sequence[SloTarget]
@@ -82,12 +81,12 @@ def group_table(
             "failed": int(failed.sum()),
             "token_share": int(tokens[group.rows].sum()) / total if total else 0.0,
             "num_preemptions": int(preemptions[of.measured].sum()),
-            "max_wait_s": _finite(float(waited_s[came].max(initial=0.0))),
+            "max_wait_s": finite(float(waited_s[came].max(initial=0.0))),
         }
         for metric, values_s in (("ttft", of.ttft_s), ("tpot", of.tpot_s), ("e2el", of.e2e_s)):
             row |= _statistics(metric, values_s[of.done])
         judged = attainment(of, group.targets)
-        row["slo_attainment"] = _finite(judged.joint) if group.targets else None
+        row["slo_attainment"] = finite(judged.joint) if group.targets else None
         table[group.name] = row
     return table
 
@@ -128,8 +127,4 @@ def _targets(scenario: Scenario) -> Targets:
 def _statistics(metric: str, values_s: Floats) -> dict[str, Json]:
     of = sample(values_s)
     numbers = {"mean": mean_and_std(of)[0], "median": percentile(of, 50), "p99": percentile(of, 99)}
-    return {f"{name}_{metric}_ms": _finite(1000.0 * seconds) for name, seconds in numbers.items()}
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
+    return {f"{name}_{metric}_ms": finite(1000.0 * seconds) for name, seconds in numbers.items()}

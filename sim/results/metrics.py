@@ -22,10 +22,7 @@ from numpy.typing import NDArray
 
 from sim.cluster.recorder import Recorder, Status, TokenTimes
 from sim.scenario.slo import SloTarget
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from sim.values import Bools, Floats, Ints
 
 PERCENTILES = (90, 95, 99)
 FEW_ABOVE = 10

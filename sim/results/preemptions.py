@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scheduler import EngineCore
 from scheduler.accounts import PreemptionAccount
 from sim.cluster.recorder import Recorder
-from sim.results.summary import Json
+from sim.values import Json
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sim.results.plots import RunPlots
-    from sim.results.summary import Json
     from sim.simulation import RunResult
+    from sim.values import Json
 
 _SCENARIO = "scenario.resolved.yaml"
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from cost_models.shapes import BOUNDS
 from sim.cluster.recorder import Recorder, Status, TokenTimes
-from sim.cluster.step_log import STEP_FIELDS, Floats
+from sim.cluster.step_log import STEP_FIELDS
 from sim.results.metrics import RequestTimes
+from sim.values import Floats
 from sim.workload import RequestTable
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 
 import numpy as np
 
@@ -20,8 +19,6 @@ from sim.cluster.step_log import StepTotals, add_histograms
 from sim.results.metrics import (
     PERCENTILES,
     Attainment,
-    Floats,
-    Ints,
     RequestTimes,
     Sample,
     attainment,
@@ -36,8 +33,7 @@ from sim.results.metrics import (
     sample,
 )
 from sim.scenario.slo import SloTarget
-
-Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+from sim.values import Floats, Ints, Json, finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +122,7 @@ def _statistics(metric: str, of: Sample) -> dict[str, Json]:
     mean_s, std_s = mean_and_std(of)
     found = {"mean": mean_s, "median": percentile(of, 50), "std": std_s}
     found |= {f"p{p}": percentile(of, p) for p in PERCENTILES}
-    return {f"{name}_{metric}_ms": _finite(seconds * 1000.0) for name, seconds in found.items()}
+    return {f"{name}_{metric}_ms": finite(seconds * 1000.0) for name, seconds in found.items()}
 
 
 def _slo(judged: Attainment | None, targets: Mapping[str, SloTarget]) -> dict[str, Json]:
@@ -135,12 +131,12 @@ def _slo(judged: Attainment | None, targets: Mapping[str, SloTarget]) -> dict[st
     single = {
         key: {
             "limit_s": target.limit_s,
-            "attainment": _finite(share),
+            "attainment": finite(share),
             "met": _met(share, target),
         }
         for (key, target), share in zip(targets.items(), judged.by_target, strict=True)
     }
-    return {"slo": single, "slo_attainment": _finite(judged.joint), "slo_judged_requests": judged.num_judged}
+    return {"slo": single, "slo_attainment": finite(judged.joint), "slo_judged_requests": judged.num_judged}
 
 
 def _met(share: float, target: SloTarget) -> bool | None:
@@ -180,8 +176,8 @@ def _engine(
     return {
         "num_steps": sum(t.num_steps for t in totals),
         "num_gpu_blocks": engines.num_gpu_blocks,
-        "kv_usage_p50": _finite(p50 / engines.num_gpu_blocks),
-        "kv_usage_p95": _finite(p95 / engines.num_gpu_blocks),
+        "kv_usage_p50": finite(p50 / engines.num_gpu_blocks),
+        "kv_usage_p95": finite(p95 / engines.num_gpu_blocks),
         "kv_usage_max": most / engines.num_gpu_blocks,
         "num_preemptions": sum(t.num_preemptions for t in totals),
         "recomputed_tokens": recomputed,
@@ -203,7 +199,3 @@ def _time_by_used_blocks(totals: Sequence[StepTotals], window_s: float) -> Float
         pooled = add_histograms(pooled, t.time_by_used_blocks_s)
         pooled[0] += max(window_s - t.busy_s, 0.0)
     return pooled
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from sim.scenario.workload import ConstantWorkload, GammaWorkload, OpenLoopSection
+from sim.values import Floats
 
-Floats = npt.NDArray[np.float64]
 Gaps = Callable[[int], Floats]
 
 

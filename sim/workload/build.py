@@ -24,7 +24,6 @@ from sim.workload.table import Client, Limits, RequestTable, Workload
 if TYPE_CHECKING:
     from sim.workload.traces import TraceRows
 
-Ints = npt.NDArray[np.int64]
 MAX_CLASSES = 32_767
 MAX_ARRIVAL_S = 1e9
 """Bound on arrival times, some thirty years: beyond it doubles lose the microseconds of a step."""

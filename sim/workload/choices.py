@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from sim.scenario.popularity import PopularitySection
-
-Ints = npt.NDArray[np.int64]
+from sim.values import Ints
 
 
 def draw_choices(section: PopularitySection, num_things: int, count: int, rng: np.random.Generator) -> Ints:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sim.errors import InputError
 from sim.random_streams import Streams
@@ -14,10 +13,9 @@ from sim.scenario.classes import ClassSection
 from sim.scenario.scenario import Scenario
 from sim.scenario.timeouts import TimeoutsSection
 from sim.scenario.workload_checks import unknown_class
+from sim.values import Floats
 from sim.workload.table import RequestTable
 from sim.workload.times import draw_times_s
-
-Floats = npt.NDArray[np.float64]
 
 
 def draw_timeouts(

@@ -26,10 +26,9 @@ from sim.scenario.lengths import (
     UniformLengths,
 )
 from sim.scenario.section import MAX_REQUEST_TOKENS
+from sim.values import Floats, Ints
 from sim.workload.quantile_grids import grid
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 AnyMarginal = Fixed | Uniform | Lognormal | Quantiles
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.scenario.workload_checks import part_class
+from sim.values import Ints
 from sim.workload.prompts import MixedPrompts
 from sim.workload.table import Client, RequestTable, Workload
 
-Ints = npt.NDArray[np.int64]
 Number = TypeVar("Number", bound=np.generic)
 
 

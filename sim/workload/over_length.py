@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from sim.values import Ints
+
 SHOWN = 3
 
 

@@ -13,13 +13,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sim.values import Ints
+
 Ranges = tuple[tuple[int, int], ...]
 """A prompt: `(first token id, tokens)` of each run of consecutive ids."""
 
 SLOT_BITS = 24
 PART_BITS = 96
 """Room for the ids of one workload among several: all its slots, and the blocks of any trace."""
-Ints = npt.NDArray[np.int64]
 
 
 class Prompts(Protocol):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from sim.errors import InputError
 from sim.random_streams import Streams
 from sim.scenario.scenario import Scenario
 from sim.scenario.workload import TraceWorkload
+from sim.values import Floats
 from sim.workload.traces import TraceRows, TraceWindow, read_trace
-
-Floats = npt.NDArray[np.float64]
 
 
 def replayed_rows(scenario: Scenario, section: TraceWorkload, streams: Streams) -> TraceRows:

@@ -9,10 +9,8 @@ import numpy.typing as npt
 
 from sim.random_streams import Streams
 from sim.scenario.sessions import FixedTurns, GeometricTurns, SessionsSection, TurnCount, UniformTurns
+from sim.values import Floats, Ints
 from sim.workload.times import draw_times_s
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from sim.random_streams import Streams
 from sim.scenario.lengths import MixtureLengths
@@ -15,14 +14,12 @@ from sim.scenario.workload import (
     OpenLoopSection,
     SyntheticSection,
 )
+from sim.values import Floats, Ints
 from sim.workload.arrivals import arrival_times_s
 from sim.workload.drawn import Drawn
 from sim.workload.lengths import draw_lengths, quantile
 from sim.workload.prompts import DistinctPrompts, PrefixedPrompts, Prompts, SessionPrompts
 from sim.workload.sessions import cut_sessions, draw_turns, growing_prompts
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 def draw_requests(section: SyntheticSection, streams: Streams, max_model_len: int) -> Drawn:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from sim.scenario.times import ExponentialTime, FixedTime, LognormalTime, RandomTime, UniformTime
-
-Floats = npt.NDArray[np.float64]
+from sim.values import Floats
 
 
 def draw_times_s(section: RandomTime, count: int, rng: np.random.Generator) -> Floats:

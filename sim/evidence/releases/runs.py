@@ -21,9 +21,9 @@ from sim.evidence.releases.differences import (
     setup_with_times_of,
 )
 from sim.random_streams import streams
-from sim.results.summary import Json
 from sim.scenario import EngineSection, Scenario, load_scenario
 from sim.simulation import simulate_workload
+from sim.values import Json
 from sim.workload import Limits, build_workload
 
 OnDone = Callable[[str], None]

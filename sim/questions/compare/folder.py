@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sim.questions.compare.classes import mean_jain
 from sim.report.answer_folder import draw_figures, json_text, records, write_folder
-from sim.results.summary import Json
+from sim.values import Json
 
 if TYPE_CHECKING:
     from sim.questions.compare.compare import Comparison

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.questions.explain.parts import KEYS
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from sim.values import Floats, Ints
 
 MIDDLE = (45.0, 55.0)
 

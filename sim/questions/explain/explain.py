@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.cluster.recorder import Status
 from sim.questions.explain.bands import MIDDLE, Band, Block, Sampled, band, edges, in_order, weights
@@ -19,9 +18,7 @@ from sim.questions.explain.preemption import PreemptionVerdict, judge_preemption
 from sim.questions.explain.remedies import Run, prompt_edges
 from sim.questions.explain.window import Window, worst_window
 from sim.results.metrics import RequestTimes, Sample, is_thin, percentile
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from sim.values import Floats
 
 METRICS = ("ttft", "e2el", "itl")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from math import isfinite
 from pathlib import Path
 
 from sim.errors import input_error
@@ -14,7 +13,7 @@ from sim.questions.explain.observe import Observed
 from sim.questions.explain.parts import PARTS
 from sim.questions.explain.remedies import Effect, Remedy
 from sim.questions.explain.screen import ranked, verdict
-from sim.results.summary import Json
+from sim.values import Json, plain_json
 
 
 def folder_for(run: Path, found: Explanation) -> Path:
@@ -69,22 +68,9 @@ def as_json(
         "parts": {part.key: {"label": part.label, "meaning": part.meaning} for part in PARTS},
         "run": {key: summary[key] for key in kept},
     }
-    plain = _plain(document)
+    plain = plain_json(document)
     assert isinstance(plain, dict)
     return plain
-
-
-def _plain(value: object) -> object:
-    """JSON has no NaN and no numbers as keys."""
-    if isinstance(value, Mapping):
-        return {
-            f"{key:g}" if isinstance(key, float) else str(key): _plain(item) for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    return value
 
 
 def write(folder: Path, observed: Observed, document: Mapping[str, object], screen: str) -> None:

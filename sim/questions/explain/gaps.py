@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.cluster.recorder import TokenTimes
 from sim.questions.explain.bands import Block, in_order
 from sim.questions.explain.ledger import BY_DECODES, BY_PREFILLS, DECODE, HELD, HOST, UNDER_WAY, Ledger
 from sim.questions.explain.parts import KEYS
 from sim.questions.explain.spans import Spans
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from sim.values import Bools, Floats, Ints
 
 _OF_A_STEP = (HELD, UNDER_WAY, HOST, DECODE, BY_PREFILLS)
 

@@ -17,10 +17,7 @@ from sim.cluster.recorder import Recorder, TokenTimes
 from sim.cluster.watched import ReplicaWatch, Wait, Watch
 from sim.questions.explain.parts import INDEX, KEYS
 from sim.questions.explain.spans import Chunk, Spans
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from sim.values import Bools, Floats, Ints
 
 _WAITS = {
     Wait.TOKENS: "token_budget",

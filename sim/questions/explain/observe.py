@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cost_models import StepShape
 from sim.cluster.watched import Watch
@@ -19,12 +18,11 @@ from sim.questions.explain.spans import Spans
 from sim.random_streams import streams
 from sim.scenario import Scenario
 from sim.simulation import RunResult, simulate_workload
+from sim.values import Floats
 from sim.workload import Limits, build_workload
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

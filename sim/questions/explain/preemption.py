@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.questions.explain.ledger import RECOMPUTE, STALLED, Ledger
 from sim.results.preemptions import USUAL_PREEMPTIONS
 from sim.simulation import RunResult
-
-Floats = NDArray[np.float64]
+from sim.values import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.engine_setup import engine_setup
 from sim.errors import InputError
 from sim.jobs.points import Point, Progress, run_points
 from sim.jobs.store import Samples
 from sim.questions.explain.candidates import Candidate
-from sim.results.summary import Json
 from sim.scenario import Scenario, load_scenario
-
-Floats = NDArray[np.float64]
+from sim.values import Floats, Json
 
 COLUMNS = ("arrival_s", "prompt_tokens", "ttft_s", "e2e_s", "status")
 ITL_PERCENTILES = (50, 90, 95, 99)

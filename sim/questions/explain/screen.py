@@ -11,9 +11,9 @@ from sim.questions.explain.explain import Explanation
 from sim.questions.explain.parts import LABELS
 from sim.questions.explain.remedies import NO_EFFECT, Effect, Remedy
 from sim.report.screen import footer
-from sim.results.summary import Json
 from sim.scenario import Scenario
 from sim.scenario.engine import EngineSection
+from sim.values import Json
 
 WIDTH = 110
 _BAR = 24

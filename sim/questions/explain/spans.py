@@ -11,11 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.cluster.watched import ReplicaWatch
-
-Floats = NDArray[np.float64]
+from sim.values import Floats
 
 
 class Span(NamedTuple):

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from sim.values import Floats, Ints
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _WIDTHS_S = (60.0, 30.0, 20.0, 10.0, 5.0, 2.0, 1.0)
 

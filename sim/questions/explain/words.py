@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from sim.questions.explain.explain import Explanation
 from sim.questions.explain.parts import LABELS
 from sim.results.preemptions import USUAL_PREEMPTIONS
-from sim.results.summary import Json
 from sim.scenario.engine import EngineSection
+from sim.values import Json
 
 NAMES = {"ttft": "TTFT", "e2el": "E2E latency", "itl": "ITL"}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sim.questions.size.conclusion import conclusions
-from sim.report.answer_folder import draw_figures, json_text, plain, records, write_folder
-from sim.results.summary import Json
+from sim.report.answer_folder import draw_figures, json_text, records, write_folder
+from sim.values import Json, plain_json
 
 if TYPE_CHECKING:
     from sim.questions.size.size import Sizing
@@ -61,7 +61,7 @@ def as_json(sizing: Sizing) -> dict[str, Json]:
         "capacities": records(sizing.capacity_table),
         "fleets": records(sizing.fleet_table),
         "arithmetic": {
-            sizing.candidates[n].label: plain(fleet.arithmetic) for n, fleet in sizing.fleets.items()
+            sizing.candidates[n].label: plain_json(fleet.arithmetic) for n, fleet in sizing.fleets.items()
         },
         "binding": {
             sizing.candidates[n].label: sizing.bound(n) for n, c in sizing.found.items() if c.error is None

@@ -15,11 +15,11 @@ from sim.questions.sweep.measures import attainment_column
 from sim.questions.sweep.tables import words
 from sim.scenario import SloTarget
 from sim.statistics.intervals import Interval, jackknife_interval, paired_difference
+from sim.values import Floats
 
 MET, MISSED, CLOSE, FAILED, NO_SLO = "met", "missed", "too close to say", "failed", ""
 NO_DATA = "no data"
 Targets = Mapping[str, SloTarget]
-Floats = NDArray[np.float64]
 
 _SAME = 0.005
 """Cells whose goodput differs by less than this share are equally good, whatever the statistics show."""

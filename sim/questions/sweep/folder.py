@@ -10,19 +10,19 @@ import hashlib
 import json
 import shutil
 import tempfile
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sim.errors import input_error
 from sim.questions.sweep.answer import Capacity
 from sim.results.run_folder import put_in_place
+from sim.values import plain_json
 from sim.version import dryserve_version
 
 if TYPE_CHECKING:
     from sim.questions.sweep.sweep import Sweep
-    from sim.results.summary import Json
     from sim.statistics.intervals import Interval
+    from sim.values import Json
 
 _PROVENANCE = ("mirrors", "dryserve_version", "calibration_id", "error_band", "loop", "warmup_s", "horizon_s")
 
@@ -104,7 +104,8 @@ def _prices(sweep: Sweep) -> dict[str, Json]:
 def as_json(sweep: Sweep) -> dict[str, Json]:
     """The whole sweep but its single runs, as plain data."""
     rows: list[Json] = [
-        {str(key): _plain(value) for key, value in row.items()} for row in sweep.summary.to_dict("records")
+        {str(key): plain_json(value) for key, value in row.items()}
+        for row in sweep.summary.to_dict("records")
     ]
     return {
         **head(sweep),
@@ -117,7 +118,7 @@ def as_json(sweep: Sweep) -> dict[str, Json]:
         if sweep.best is None
         else {
             "cell": sweep.best.row,
-            "setting": {path: _plain(value) for path, value in sweep.best.setting.items()},
+            "setting": {path: plain_json(value) for path, value in sweep.best.setting.items()},
             "by": sweep.best.measure,
             "as_good": sweep.best.equals,
             "of": sweep.best.of,
@@ -144,13 +145,4 @@ def _capacity(found: Capacity) -> dict[str, Json]:
 
 def _interval(found: Interval) -> dict[str, Json]:
     ends = {"estimate": found.estimate, "low": found.low, "high": found.high}
-    return {key: _plain(value) for key, value in ends.items()}
-
-
-def _plain(value: object) -> Json:
-    item = getattr(value, "item", None)
-    if callable(item):
-        value = item()
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    return value if value is None or isinstance(value, (bool, int)) else str(value)
+    return {key: plain_json(value) for key, value in ends.items()}

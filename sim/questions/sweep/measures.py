@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import nan
 
-from sim.results.summary import Json
 from sim.statistics.percentiles import Trust, trust_in_percentile
+from sim.values import Json
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 STATISTICS = ("mean", "median", "p90", "p95", "p99")

@@ -29,10 +29,10 @@ from sim.questions.sweep.plan import MOST_RUNS, Cell, make_cells
 from sim.questions.sweep.runs import Precision, Runs, run_cells, run_to_precision
 from sim.questions.sweep.tables import cell_table, replication_table
 from sim.questions.sweep.warm_up import COLUMNS, without_warm_up
-from sim.results.summary import Json
 from sim.scenario import Scenario, SloTarget, load_scenario
 from sim.scenario.slo import parse_slo
 from sim.statistics.precision import FIRST_STAGE
+from sim.values import Json
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,9 @@ import numpy as np
 
 from sim.errors import did_you_mean
 from sim.scenario.section import MAX_REQUEST_TOKENS
+from sim.values import Floats, Ints
 from sim.workload.traces.forms import FORMS, CsvForm, likeliest_form, seconds
-from sim.workload.traces.rows import FaultLog, Floats, Ints, Labels, TraceRows
+from sim.workload.traces.rows import FaultLog, Labels, TraceRows
 
 PIECE_ROWS = 1 << 16
 

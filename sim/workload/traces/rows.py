@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.errors import Fault, InputError
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from sim.values import Floats, Ints
 
 
 @dataclass(slots=True, eq=False)
