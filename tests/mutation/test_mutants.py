@@ -1,7 +1,7 @@
 """Break one rule at a time: the recorded runs, or a small test, must notice.
 
 Each mutant is tried on one recorded run that is known to notice it, so the whole check costs a minute or two.
-`make` runs it with everything else; `-m "not slow"` leaves it out.
+`make nightly` runs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOTICED = [name for name, mutant in MUTANTS.items() if mutant.noticed_by]
 RECORDED = sorted({m.noticed_by for m in MUTANTS.values() if m.noticed_by and "::" not in m.noticed_by})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NOTICED)
 def test_a_broken_rule_is_noticed(name: str) -> None:
     mutant = MUTANTS[name]
@@ -36,6 +36,7 @@ def test_the_runs_that_notice_are_identical_while_no_rule_is_broken() -> None:
     assert report.identical == len(files)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_mutant_still_finds_what_it_changes(name: str) -> None:
     for file, edits in MUTANTS[name].by_file().items():
