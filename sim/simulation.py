@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
     from sim.results.plots import RunPlots
 
+EngineChange = Callable[[Scenario, EngineSetup], EngineSetup]
+"""Makes another engine of a scenario's own, such as one whose steps take other times."""
+
 
 def simulate(
     scenario: Scenario,
@@ -51,6 +54,8 @@ def simulate(
     keep_steps: bool = True,
     plain: bool = False,
     allow_plugins: bool = False,
+    workload: Workload | None = None,
+    change: EngineChange | None = None,
 ) -> RunResult:
     """Run a scenario from start to end, or to its horizon.
 
@@ -66,12 +71,16 @@ def simulate(
     `progress(time_s, ended, requests)` is called now and then. Without `keep_steps` the table of steps stays
     empty and memory small; the summary is the same. `plain` walks over every request in every step instead of
     taking steady decode together (see `scheduler.cohort` and `sim.cluster.planned`): slower, same bits.
-    `allow_plugins` lets a scenario name policy classes of the user's own, which are then imported. Raises
-    `InputError` for a scenario that cannot be run.
+    `allow_plugins` lets a scenario name policy classes of the user's own, which are then imported. `workload`
+    are requests in place of those that the scenario describes, and `change` makes the engine that runs out of
+    the scenario's own. Raises `InputError` for a scenario that cannot be run.
     """
     setup = engine_setup(scenario, allow_plugins=allow_plugins)
-    limits = Limits(setup.replica.scheduler.max_model_len)
-    workload = build_workload(scenario, streams(scenario.seed), limits)
+    if change is not None:
+        setup = change(scenario, setup)
+    if workload is None:
+        limits = Limits(setup.replica.scheduler.max_model_len)
+        workload = build_workload(scenario, streams(scenario.seed), limits)
     return simulate_workload(
         scenario, setup, workload, check=check, progress=progress, keep_steps=keep_steps, plain=plain
     )

@@ -9,11 +9,12 @@ nothing.
 from __future__ import annotations
 
 import os
+import pickle
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sim.errors import InputError, did_you_mean
 from sim.jobs.backends import Place, simulate_all
@@ -22,13 +23,34 @@ from sim.jobs.worker import COLUMNS, Caller, Job
 from sim.scenario import Scenario
 from sim.values import Json
 
+if TYPE_CHECKING:
+    from sim.simulation import EngineChange
+    from sim.workload import Workload
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run to make: its scenario, and what the caller calls it."""
+    """One run to make: its scenario, and what the caller calls it.
+
+    `workload` and `change` are as in `sim.simulation.simulate`: requests that are given, and another engine
+    than the scenario's own. A worker must be able to unpickle them.
+    """
 
     scenario: Scenario
     label: Mapping[str, object]
+    workload: Workload | None = None
+    change: EngineChange | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its result may be found again later: the code behind a change has no fingerprint."""
+        return self.change is None
+
+    def key(self, columns: Sequence[str]) -> str:
+        """Equal for points that make the same run."""
+        if self.workload is None and self.change is None:
+            return point_key(self.scenario, columns)
+        return point_key(self.scenario, columns, pickle.dumps((self.workload, self.change)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +108,20 @@ def run_points(
     Place(backend, address, workers).check()
     kept = _Kept(store)
     columns = tuple(sorted(set(columns)))
-    keys = [point_key(point.scenario, columns) for point in points]
+    keys = [point.key(columns) for point in points]
     caller = Caller(os.getpid(), str(Path.cwd())) if backend == "loky" else None
     found: dict[str, Entry | str] = {}
     jobs: dict[str, Job] = {}
     for key, point in zip(keys, points, strict=True):
         if key not in found and key not in jobs:
-            entry = kept.get(key)
+            entry = kept.get(key) if point.is_kept else None
             if entry is not None:
                 found[key] = entry
             else:
-                jobs[key] = Job(key, point.scenario, columns, allow_plugins, code_fingerprint(), caller)
+                given = (point.workload, point.change)
+                jobs[key] = Job(
+                    key, point.scenario, columns, allow_plugins, code_fingerprint(), caller, *given
+                )
     stored = len(found)
 
     def tell() -> None:
@@ -108,7 +133,8 @@ def run_points(
     if jobs:
         for done in simulate_all(dict(jobs), Place(backend, address, workers)):
             if done.data is not None:
-                kept.put(done.key, done.data)
+                if jobs[done.key].change is None:
+                    kept.put(done.key, done.data)
                 entry = unpack(done.key, done.data)
                 assert entry is not None
                 found[done.key] = entry

@@ -122,14 +122,18 @@ def default_folder() -> Path:
     return (Path(caches) if caches else Path.home() / ".cache") / "dryserve"
 
 
-def point_key(scenario: Scenario, columns: Sequence[str] = ()) -> str:
-    """The name of a point's result, 32 hex digits: equal for equal questions to equal code."""
+def point_key(scenario: Scenario, columns: Sequence[str] = (), given: bytes = b"") -> str:
+    """The name of a point's result, 32 hex digits: equal for equal questions to equal code.
+
+    `given` is what the run depends on beside its scenario.
+    """
     told = hashlib.sha256()
     told.update(code_fingerprint().encode())
     told.update(f"\nformat {FORMAT}\ncolumns {sorted(set(columns))}\n".encode())
     told.update(scenario.dump_resolved().encode())
     for name, digest in sorted(_files_read(scenario.model_dump(mode="json"))):
         told.update(f"{name} {digest}\n".encode())
+    told.update(given)
     return told.hexdigest()[:32]
 
 

@@ -21,7 +21,8 @@ from sim.jobs.store import Column, Entry, Samples, code_fingerprint, pack
 from sim.scenario import Scenario
 
 if TYPE_CHECKING:
-    from sim.simulation import RunResult
+    from sim.simulation import EngineChange, RunResult
+    from sim.workload import Workload
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 """Columns worked out from those of `requests.csv`, NaN for requests that did not finish."""
@@ -60,7 +61,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A point on its way to a worker."""
+    """A point on its way to a worker; `workload` and `change` as in `sim.simulation.simulate`."""
 
     key: str
     scenario: Scenario
@@ -68,6 +69,8 @@ class Job:
     allow_plugins: bool
     fingerprint: str
     caller: Caller | None = None
+    workload: Workload | None = None
+    change: EngineChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,13 @@ def _end_with(parent: int) -> None:
 def _simulate(job: Job) -> Entry:
     from sim.simulation import simulate
 
-    result = simulate(job.scenario, keep_steps=False, allow_plugins=job.allow_plugins)
+    result = simulate(
+        job.scenario,
+        keep_steps=False,
+        allow_plugins=job.allow_plugins,
+        workload=job.workload,
+        change=job.change,
+    )
     # Through JSON and back, so that a fresh result and one from the store are equal in type as in value.
     summary = json.loads(json.dumps(result.summary, allow_nan=False))
     stuck = None if result.stuck is None else str(result.stuck)

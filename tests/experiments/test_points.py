@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import sim.jobs.points as points_module
 from sim import load_scenario, simulate
+from sim.engine_setup import EngineSetup
 from sim.jobs.points import Point, Progress, run_points
 from sim.jobs.store import Store, point_key
 from sim.jobs.worker import COLUMNS
+from sim.random_streams import streams
+from sim.scenario import Scenario
+from sim.workload import Limits, Workload, build_workload
 
 FIELDS = ("workload.duration_s=null", "workload.num_requests=25", "cluster.replicas=1")
 
@@ -55,6 +61,36 @@ def test_two_workers_give_what_one_gives_in_the_order_of_the_points(tmp_path):
         assert one.summary == two.summary
         kept = [Store(tmp_path / name).path(one.key).read_bytes() for name in ("one", "two")]
         assert kept[0] == kept[1]
+
+
+def requests(num_requests: int) -> Workload:
+    """The first requests of the quickstart's."""
+    scenario = load_scenario("quickstart", [*FIELDS, f"workload.num_requests={num_requests}"])
+    return build_workload(scenario, streams(scenario.seed), Limits(4096))
+
+
+def twice_as_late(scenario: Scenario, setup: EngineSetup) -> EngineSetup:
+    return replace(setup, replica=replace(setup.replica, front_end_s=2.0 * setup.replica.front_end_s))
+
+
+def test_requests_may_be_given_in_place_of_the_scenarios_own(tmp_path):
+    (point,) = points(5)
+    asked = [replace(point, workload=requests(count)) for count in (7, 9, 7)]
+    told: list[Progress] = []
+    outcomes = run_points(asked, workers=2, store=tmp_path, on_progress=told.append)
+    assert [outcome.summary["num_requests"] for outcome in outcomes] == [7, 9, 7]
+    assert told[-1].total == 2, "equal requests on one engine are simulated once"
+
+
+def test_another_engine_than_the_scenarios_own_is_simulated_and_not_kept(tmp_path):
+    (point,) = points(5)
+    changed = replace(point, change=twice_as_late)
+    plain, late = run_points([point, changed], workers=1, store=tmp_path)
+    assert late.summary["median_ttft_ms"] > plain.summary["median_ttft_ms"]
+    told: list[Progress] = []
+    again = run_points([point, changed], workers=1, store=tmp_path, on_progress=told.append)
+    assert told[0].stored == 1
+    assert [outcome.summary for outcome in again] == [plain.summary, late.summary]
 
 
 def test_a_second_call_simulates_nothing(tmp_path, forbid_simulation):
