@@ -24,9 +24,15 @@ from cost_models import (
 from cost_models.memory import kv_bytes_per_token
 from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig
 from sim.cluster.capacity import kv_capacity_tokens
-from sim.cluster.world import ReplicaSpec
+from sim.cluster.replica_spec import ReplicaSpec
 from sim.errors import InputError
-from sim.feature_setup import plan_with_features, speculation_spec, speculative_config
+from sim.feature_setup import (
+    external_cache_maker,
+    grammar_maker,
+    plan_with_features,
+    speculation_spec,
+    speculative_config,
+)
 from sim.policy_setup import engine_policies, offload_spec
 from sim.scenario import Scenario
 from sim.scenario.checks import resolved_engine
@@ -156,6 +162,8 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
         offload=offload_spec(engine, kv_bytes_per_token(spec, parallel, engine.kv_cache_dtype)),
         pause_events=tuple((event.at_s, PAUSE_LEVELS[event.state]) for event in engine.pause_events),
         speculation=speculation,
+        grammars=grammar_maker(scenario),
+        external_cache=external_cache_maker(scenario, spec, parallel),
     )
     return EngineSetup(engine, replica, spec, part, plan, timer.calibration_id, tuple(notes))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +15,11 @@ from scheduler import SpeculativeConfig
 from sim.cluster.external_cache import ExternalCacheSpec
 from sim.cluster.grammars import GrammarSpec
 from sim.cluster.speculation import Acceptance, Drafter, FixedDrafter, ModelDrafter, SpeculationSpec
-from sim.cluster.world import ReplicaSpec
 from sim.random_streams import streams
 from sim.scenario import EngineSection, Scenario
 from sim.scenario.external_cache import LruHits
 from sim.scenario.speculative import SpeculativeSection
-from sim.workload import Workload
+from sim.workload import RequestTable
 from sim.workload.times import draw_times_s
 
 _LORA_BYTES = 2
@@ -132,44 +132,46 @@ def lora_bytes(target: Model, parallel: Parallelism, max_loras: int, rank: int) 
     return float(_LORA_BYTES * max_loras * elements)
 
 
-def replica_with_features(scenario: Scenario, replica: ReplicaSpec, workload: Workload) -> ReplicaSpec:
-    """The replica with those parts that depend on what requests ask for."""
-    return replace(
-        replica,
-        grammars=_grammar_spec(scenario, workload),
-        external_cache=_external_cache_spec(scenario, workload),
-    )
-
-
-def _grammar_spec(scenario: Scenario, workload: Workload) -> GrammarSpec | None:
-    section, grammar = scenario.engine.grammar, workload.table.grammar
-    if section is None or grammar is None:
-        return None
-    count = int(grammar.max(initial=-1)) + 1
-    compile_s = draw_times_s(section.compile_s, count, streams(scenario.seed)("grammar.compile"))
-    return GrammarSpec(grammar, compile_s, section.workers, section.cache)
-
-
-def _external_cache_spec(scenario: Scenario, workload: Workload) -> ExternalCacheSpec | None:
-    section, engine = scenario.cluster.external_cache, scenario.engine
+def grammar_maker(scenario: Scenario) -> Callable[[RequestTable], GrammarSpec | None] | None:
+    """How the grammars of a table of requests are compiled; None where the engine has no compiler."""
+    section = scenario.engine.grammar
     if section is None:
         return None
-    parallel = Parallelism(engine.tensor_parallel_size, engine.pipeline_parallel_size)
-    target = model(scenario.model).model
-    gpus = parallel.num_gpus // (engine.tensor_parallel_size if target.mla else 1)
-    hits, found, capacity = section.hits, None, None
-    if isinstance(hits, LruHits):
-        capacity = hits.capacity_tokens
-    else:
-        draws = streams(scenario.seed)("external_cache").random(len(workload.table))
-        prompt = np.asarray(workload.table.prompt_tokens, dtype=np.int64)
-        found = np.where(draws < hits.requests, np.floor(hits.prompt * prompt), 0).astype(np.int64)
-    return ExternalCacheSpec(
-        bytes_per_token=gpus * kv_bytes_per_token(target, parallel, engine.kv_cache_dtype),
-        bandwidth_bytes_per_s=section.bandwidth_gb_per_s * 1e9,
-        latency_s=section.latency_s,
-        asynchronous=section.asynchronous,
-        shared=section.shared,
-        capacity_tokens=capacity,
-        found_tokens=found,
-    )
+
+    def make(table: RequestTable) -> GrammarSpec | None:
+        if table.grammar is None:
+            return None
+        count = int(table.grammar.max(initial=-1)) + 1
+        compile_s = draw_times_s(section.compile_s, count, streams(scenario.seed)("grammar.compile"))
+        return GrammarSpec(table.grammar, compile_s, section.workers, section.cache)
+
+    return make
+
+
+def external_cache_maker(
+    scenario: Scenario, target: Model, parallel: Parallelism
+) -> Callable[[RequestTable], ExternalCacheSpec] | None:
+    """The KV cache outside the engines, and what it has of each request of a table; None without one."""
+    section = scenario.cluster.external_cache
+    if section is None:
+        return None
+    gpus = parallel.num_gpus // (parallel.tensor if target.mla else 1)
+    hits = section.hits
+
+    def make(table: RequestTable) -> ExternalCacheSpec:
+        found = None
+        if not isinstance(hits, LruHits):
+            draws = streams(scenario.seed)("external_cache").random(len(table))
+            prompt = np.asarray(table.prompt_tokens, dtype=np.int64)
+            found = np.where(draws < hits.requests, np.floor(hits.prompt * prompt), 0).astype(np.int64)
+        return ExternalCacheSpec(
+            bytes_per_token=gpus * kv_bytes_per_token(target, parallel, scenario.engine.kv_cache_dtype),
+            bandwidth_bytes_per_s=section.bandwidth_gb_per_s * 1e9,
+            latency_s=section.latency_s,
+            asynchronous=section.asynchronous,
+            shared=section.shared,
+            capacity_tokens=hits.capacity_tokens if isinstance(hits, LruHits) else None,
+            found_tokens=found,
+        )
+
+    return make

@@ -14,7 +14,6 @@ from sim.cluster.router import make_router
 from sim.cluster.watched import Watch
 from sim.cluster.world import Progress, World
 from sim.engine_setup import EngineSetup, engine_setup
-from sim.feature_setup import replica_with_features
 from sim.policy_setup import policy_notes
 from sim.random_streams import streams
 from sim.results.error_bands import band_summary, fell_behind
@@ -103,7 +102,7 @@ def simulate_workload(
     """
     world = World(
         workload,
-        replica_with_features(scenario, setup.replica, workload),
+        setup.replica,
         make_router(scenario.cluster.router.kind, streams(scenario.seed)("routing"), workload.table.session),
         num_replicas=scenario.cluster.replicas,
         keep_steps=keep_steps,

@@ -24,9 +24,10 @@ from sim.cluster.grammars import GrammarCompiler, GrammarSpec
 from sim.cluster.model_runner import ModelRunner
 from sim.cluster.progress import ProgressGuard
 from sim.cluster.recorder import Recorder
-from sim.cluster.speculation import Drafter, time_speculative_step
+from sim.cluster.replica_spec import ReplicaSpec
+from sim.cluster.speculation import time_speculative_step
 from sim.cluster.step_log import StepCounts
-from sim.cluster.step_shape import StepTimer, time_step
+from sim.cluster.step_shape import time_step
 
 BOUND_INDEX = {name: index for index, name in enumerate(BOUNDS)}
 
@@ -59,9 +60,9 @@ class Batch:
 class Replica:
     """One engine with its GPUs. `run` is its SimPy process; the router calls `submit`.
 
-    on_end: called with every request that finishes, and why. check: called after every step, if given.
-    connector: the engine's, if it has one. drafter: who drafts, under speculative decoding. grammars: how
-    those of structured output are compiled.
+    engine: made as `spec` says. on_end: called with every request that finishes, and why. check: called after
+    every step, if given. connector: the engine's, if it has one. grammars: how those that these requests need
+    are compiled.
     """
 
     def __init__(
@@ -69,18 +70,13 @@ class Replica:
         env: Clock,
         index: int,
         engine: EngineCore,
-        timer: StepTimer,
+        spec: ReplicaSpec,
         model: ModelRunner,
         recorder: Recorder,
         guard: ProgressGuard,
         on_end: Callable[[Request, FinishReason], None],
         *,
-        depth: int = 1,
-        front_end_s: float = 0.0,
-        front_end_stream_s: float = 0.0,
-        windows: tuple[int, ...] = (),
         connector: TimedConnector | None = None,
-        drafter: Drafter | None = None,
         grammars: GrammarSpec | None = None,
         check: Callable[[Replica, Batch], None] | None = None,
     ) -> None:
@@ -88,20 +84,20 @@ class Replica:
         self._engine = engine
         self.requests: dict[int, Request] = {}
         self._env = env
-        self._timer = timer
+        self._timer = spec.timer
         self._model = model
         self._log = recorder.requests
         self._steps = recorder.steps[index]
         self._runs = recorder.runs[index]
         self._guard = guard
         self._on_end = on_end
-        self._depth = depth
-        self._front_end_s = front_end_s
-        self._front_end_stream_s = front_end_stream_s
+        self._depth = spec.depth
+        self._front_end_s = spec.front_end_s
+        self._front_end_stream_s = spec.front_end_stream_s
         self._last_entry_s = 0.0
-        self._windows = windows
+        self._windows = spec.windows
         self._connector = connector
-        self._drafter = drafter
+        self._drafter = spec.speculation.drafter if spec.speculation else None
         self.compiler = GrammarCompiler(env, grammars, self._grammar_ready) if grammars else None
         self._check = check
         self._gpu = GpuQueue()

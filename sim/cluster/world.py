@@ -6,27 +6,21 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from scheduler import EngineCore, FinishReason, KVCacheConfig, Request, SchedulerConfig
-from scheduler.engine_core import RELEASE_0_16
-from scheduler.policies import AnyWaitingOrder, VictimPolicy
-from scheduler.release import Release
+from scheduler import EngineCore, FinishReason, Request
 from sim.cluster.capacity import kv_capacity_tokens
 from sim.cluster.clients import Clients
 from sim.cluster.clock import Clock
 from sim.cluster.connectors import make_connectors
-from sim.cluster.external_cache import ExternalCacheSpec
-from sim.cluster.grammars import GrammarSpec
-from sim.cluster.host_offload import HostOffload, OffloadSpec
+from sim.cluster.host_offload import HostOffload
 from sim.cluster.laws import LawChecks
 from sim.cluster.planned import PlannedReplica
 from sim.cluster.progress import ProgressGuard, StuckError
 from sim.cluster.recorder import Recorder, Status
 from sim.cluster.replica import Batch, Replica
+from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.router import Router
-from sim.cluster.speculation import SpeculationSpec, make_model_runner
-from sim.cluster.step_shape import StepTimer
+from sim.cluster.speculation import make_model_runner
 from sim.cluster.watched import Watch, WatchedEngine, WatchedReplica
 from sim.workload import RequestTable, Workload
 
@@ -35,42 +29,6 @@ Progress = Callable[[float, int, int], None]
 
 _PROGRESS_EVERY = 256
 _CHUNK_ROWS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaSpec:
-    """What makes an engine replica; the replicas of a fleet are equal.
-
-    release: whose rules the engine follows. num_stages: pipeline stages. front_end_s: from a request's
-    arrival until the engine knows of it, and front_end_stream_s more for each in flight. windows: the model's
-    attention windows in tokens, as the step timer expects them. victim_policy and waiting_order make a policy
-    for each replica (None: as the scheduler's configuration says). offload: preempted requests keep their KV
-    on the host (None: it is computed again). external_cache: KV of prefixes outside the engines; an engine
-    has one of the two or none. speculation: how drafts are made, where the scheduler's configuration says
-    that they are. grammars: how they are compiled, where requests need some. pause_events: when (s) the
-    engine is paused, and to which level of `EngineCore.pause`.
-    """
-
-    scheduler: SchedulerConfig
-    kv_cache: KVCacheConfig
-    timer: StepTimer
-    release: Release = RELEASE_0_16
-    num_stages: int = 1
-    front_end_s: float = 0.0
-    front_end_stream_s: float = 0.0
-    windows: tuple[int, ...] = ()
-    victim_policy: Callable[[], VictimPolicy] | None = None
-    waiting_order: Callable[[], AnyWaitingOrder] | None = None
-    offload: OffloadSpec | None = None
-    external_cache: ExternalCacheSpec | None = None
-    speculation: SpeculationSpec | None = None
-    grammars: GrammarSpec | None = None
-    pause_events: tuple[tuple[float, int], ...] = ()
-
-    @property
-    def depth(self) -> int:
-        """Batches in flight: 2 under asynchronous scheduling, and at least one for each pipeline stage."""
-        return max(2 if self.scheduler.async_scheduling else 1, self.num_stages)
 
 
 @contextmanager
@@ -179,9 +137,9 @@ class World:
         self._pauses = bool(spec.pause_events)
         self.model = make_model_runner(spec.speculation, ignore_eos=workload.ignore_eos)
         self._clients = Clients(self._env, workload, self._send, self._hang_up)
-        self.connectors = make_connectors(
-            spec.offload, spec.external_cache, spec.kv_cache.block_size, num_replicas
-        )
+        cache = spec.external_cache(workload.table) if spec.external_cache else None
+        self.connectors = make_connectors(spec.offload, cache, spec.kv_cache.block_size, num_replicas)
+        self._grammars = spec.grammars(workload.table) if spec.grammars else None
         self.replicas = [self._replica(index, spec) for index in range(num_replicas)]
         for replica in self.replicas:
             if isinstance(replica, PlannedReplica):
@@ -214,18 +172,13 @@ class World:
             self._env,
             index,
             engine,
-            spec.timer,
+            spec,
             self.model,
             self.recorder,
             ProgressGuard(spec.scheduler, index),
             self._on_end,
-            depth=spec.depth,
-            front_end_s=spec.front_end_s,
-            front_end_stream_s=spec.front_end_stream_s,
-            windows=spec.windows,
             connector=connector,
-            drafter=spec.speculation.drafter if spec.speculation else None,
-            grammars=spec.grammars,
+            grammars=self._grammars,
             check=None if self._laws is None else self._check_step,
         )
         if self._watch is not None:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from cost_models import BOUNDS, DecodeRun, StepCost, StepShape
 from scheduler import KVCacheConfig, SchedulerConfig
+from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.router import ROUTERS
 from sim.cluster.watched import Watch
-from sim.cluster.world import ReplicaSpec, World
+from sim.cluster.world import World
 from sim.results.metrics import RequestTimes, request_times
 from sim.workload import RequestTable, Workload
 from sim.workload.prompts import DistinctPrompts
 
 PARTS = ("victim_policy", "waiting_order", "offload", "release", "speculation", "grammars", "external_cache")
 """Parts of a replica that a test may give."""
+
+OF_REQUESTS = {"grammars", "external_cache"}
+"""Those that a world makes for its table of requests; a test gives what comes of that."""
+
+
+def _whatever_is_asked(part: object, table: RequestTable) -> object:
+    return part
 
 
 @dataclass
@@ -89,7 +98,9 @@ def make_world(
     **limits: object,
 ) -> World:
     timer = timer or FixedTimer()
-    policies = {name: limits.pop(name) for name in PARTS if name in limits}
+    parts = {name: limits.pop(name) for name in PARTS if name in limits}
+    for name in OF_REQUESTS & parts.keys():
+        parts[name] = partial(_whatever_is_asked, parts[name])
     config = SchedulerConfig(
         **{"max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 4096} | limits
     )
@@ -100,7 +111,7 @@ def make_world(
         num_stages=timer.num_stages,
         front_end_s=front_end_s,
         front_end_stream_s=front_end_stream_s,
-        **policies,
+        **parts,
     )
     workload = Workload(
         table,

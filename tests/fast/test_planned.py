@@ -16,8 +16,9 @@ from scheduler import KVCacheConfig, Request, SchedulerConfig
 from sim.cluster.clock import Alarm, Clock
 from sim.cluster.planned import PlannedReplica
 from sim.cluster.replica import Replica
+from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.router import ROUTERS, Router
-from sim.cluster.world import ReplicaSpec, World
+from sim.cluster.world import World
 from sim.workload import Workload
 from tests.cluster.helpers import FixedTimer, make_table
 

@@ -25,10 +25,9 @@ import numpy as np
 from cost_models import StepCost, StepShape
 from cost_models.shapes import DecodeRun
 from scheduler import EngineCore, Request, SchedulerOutput
+from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.speculation import FixedDrafter
-from sim.cluster.world import ReplicaSpec
 from sim.engine_setup import EngineSetup, engine_setup
-from sim.feature_setup import replica_with_features
 from sim.scenario import Scenario
 from sim.simulation import simulate_workload
 from sim.workload.table import Workload
@@ -91,7 +90,7 @@ def probe(
         "step_s": step_s,
         "num_blocks": planned,
         "step_costs_s": step_costs(setup),
-        "decisions": decisions(replica_with_features(scenario, fixed, workload), workload, step_s),
+        "decisions": decisions(fixed, workload, step_s),
         "dispatch": dispatch(scenario, replace(setup, replica=fixed), workload, step_s),
     }
 
@@ -144,7 +143,9 @@ def decisions(spec: ReplicaSpec, workload: Workload, step_s: float) -> Json | No
 
     None for an engine with features that need a cluster around it: drafts, grammars, KV outside the engine.
     """
-    if spec.speculation or spec.offload or spec.external_cache or spec.grammars or spec.pause_events:
+    if spec.speculation or spec.offload or spec.external_cache or spec.pause_events:
+        return None
+    if spec.grammars is not None and spec.grammars(workload.table) is not None:
         return None
     return _Drive(spec, workload, step_s).run()
 

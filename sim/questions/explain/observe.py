@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models import StepShape
+from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.watched import Watch
-from sim.cluster.world import Progress, ReplicaSpec
+from sim.cluster.world import Progress
 from sim.engine_setup import engine_setup
 from sim.questions.explain.ledger import DecodeAlone, Ledger, keep_books
 from sim.questions.explain.parts import KEYS

@@ -1,0 +1,56 @@
+"""What makes an engine replica: everything that the replicas of a fleet have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduler import KVCacheConfig, SchedulerConfig
+from scheduler.engine_core import RELEASE_0_16
+from scheduler.policies import AnyWaitingOrder, VictimPolicy
+from scheduler.release import Release
+from sim.cluster.external_cache import ExternalCacheSpec
+from sim.cluster.grammars import GrammarSpec
+from sim.cluster.host_offload import OffloadSpec
+from sim.cluster.speculation import SpeculationSpec
+from sim.cluster.step_shape import StepTimer
+from sim.workload import RequestTable
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """What makes an engine replica; the replicas of a fleet are equal.
+
+    release: whose rules the engine follows. num_stages: pipeline stages. front_end_s: from a request's
+    arrival until the engine knows of it, and front_end_stream_s more for each in flight. windows: the model's
+    attention windows in tokens, as the step timer expects them. victim_policy and waiting_order make a policy
+    for each replica (None: as the scheduler's configuration says). offload: preempted requests keep their KV
+    on the host (None: it is computed again). speculation: how drafts are made, where the scheduler's
+    configuration says that they are. pause_events: when (s) the engine is paused, and to which level of
+    `EngineCore.pause`.
+
+    external_cache and grammars depend on what requests ask for, so the world calls them with its table of
+    requests. external_cache: KV of prefixes outside the engines; an engine has this or offload, or neither.
+    grammars: how they are compiled, None where no request needs one.
+    """
+
+    scheduler: SchedulerConfig
+    kv_cache: KVCacheConfig
+    timer: StepTimer
+    release: Release = RELEASE_0_16
+    num_stages: int = 1
+    front_end_s: float = 0.0
+    front_end_stream_s: float = 0.0
+    windows: tuple[int, ...] = ()
+    victim_policy: Callable[[], VictimPolicy] | None = None
+    waiting_order: Callable[[], AnyWaitingOrder] | None = None
+    offload: OffloadSpec | None = None
+    external_cache: Callable[[RequestTable], ExternalCacheSpec] | None = None
+    speculation: SpeculationSpec | None = None
+    grammars: Callable[[RequestTable], GrammarSpec | None] | None = None
+    pause_events: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """Batches in flight: 2 under asynchronous scheduling, and at least one for each pipeline stage."""
+        return max(2 if self.scheduler.async_scheduling else 1, self.num_stages)
