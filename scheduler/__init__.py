@@ -5,9 +5,10 @@ Start reading at `scheduler.scheduler` (how a step is planned), `scheduler.updat
 `scheduler.kv_cache.coordinator` (where the blocks come from).
 """
 
+from scheduler.cohort import Forecast, SteadySteps, StepRun
 from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig, SpeculativeConfig
 from scheduler.connector import ExternalMatch, KVConnector, KVReport
-from scheduler.engine_core import EngineCore
+from scheduler.engine_core import EngineCore, Sampler
 from scheduler.errors import InvariantError
 from scheduler.output import EngineCoreOutputs, SchedulerOutput
 from scheduler.policies import VictimPolicy, WaitingOrder
@@ -21,6 +22,7 @@ __all__ = [
     "EngineCoreOutputs",
     "ExternalMatch",
     "FinishReason",
+    "Forecast",
     "GroupKind",
     "InvariantError",
     "KVCacheConfig",
@@ -29,10 +31,13 @@ __all__ = [
     "KVReport",
     "Request",
     "RequestStatus",
+    "Sampler",
     "SchedulerConfig",
     "SchedulerOutput",
     "SessionInput",
     "SpeculativeConfig",
+    "SteadySteps",
+    "StepRun",
     "VictimPolicy",
     "WaitingOrder",
 ]

@@ -42,6 +42,38 @@ SHORTEST_STAY = 2
 _in_order = attrgetter("running_order")
 
 
+class SteadySteps:
+    """Coming steps that are all alike: the same requests, one token each. Counts are of the first of them."""
+
+    __slots__ = ("most_computed_tokens", "num_computed_tokens", "num_requests", "num_steps")
+
+    def __init__(
+        self, num_steps: int, num_requests: int, num_computed_tokens: int, most_computed_tokens: int
+    ) -> None:
+        self.num_steps = num_steps
+        self.num_requests = num_requests
+        self.num_computed_tokens = num_computed_tokens
+        """Of all requests together, before the step."""
+        self.most_computed_tokens = most_computed_tokens
+        """The largest of these."""
+
+
+class StepRun:
+    """Steps that were taken at once, with one entry a step in each list."""
+
+    __slots__ = ("cached_blocks", "output", "used_blocks")
+
+    def __init__(
+        self, used_blocks: list[int], cached_blocks: list[int], output: SchedulerOutput | None
+    ) -> None:
+        self.used_blocks = used_blocks
+        """KV blocks in use after each step."""
+        self.cached_blocks = cached_blocks
+        """Free KV blocks that can be hit, after each step."""
+        self.output = output
+        """The step whose update came last, if that update is still to be done; None: all is done."""
+
+
 class Cohort:
     """The members of one engine and their calendar. All counts are in tokens or steps.
 
@@ -221,11 +253,18 @@ class Cohort:
 
     # --- many steps at once -----------------------------------------------------------------------------
 
-    def steps_ahead(self, most: int) -> int:
-        """For how many coming steps, up to `most`, it is sure that the members are scheduled and nobody else.
+    def look_ahead(self, most: int) -> SteadySteps | None:
+        """The coming steps, up to `most`, in which the members are scheduled and surely nobody else."""
+        num_steps = self._steps_ahead(most)
+        if not num_steps:
+            return None
+        num_requests, num_computed_tokens, most_computed_tokens = self.sums()
+        return SteadySteps(num_steps, num_requests, num_computed_tokens, most_computed_tokens)
 
-        They are turns of `schedule()` and `update()`, with as many steps in flight as now, and nothing from
-        outside in between. In the last update, but in none before, somebody may have to be looked at.
+    def _steps_ahead(self, most: int) -> int:
+        """How many they are: turns of `schedule()` and `update()`, with as many steps in flight as now, and
+        nothing from outside in between. In the last update, but in none before, somebody may have to be
+        looked at.
         """
         state, size, in_flight = self._state, self.size, self.in_flight
         if (
@@ -253,12 +292,8 @@ class Cohort:
             steps += 1
         return steps
 
-    def advance(self, steps: int) -> tuple[list[int], list[int]]:
-        """Take so many steps of `steps_ahead` at once: the turns of `schedule()` and `update()`.
-
-        Returns the blocks in use, and the free ones that can be hit, after each step. If `unfold` then gives
-        a step, the last update is still to be done, with it.
-        """
+    def advance(self, steps: int) -> StepRun:
+        """Take so many steps of `look_ahead` at once: the turns of `schedule()` and `update()`."""
         state, pool, calendar = self._state, self._pool, self._calendar
         first, end = self.clock, self.clock + steps
         used, cached = self._kv.num_used_blocks, pool.num_cached_free
@@ -282,13 +317,22 @@ class Cohort:
         self._entered = max(self._entered, end - len(self.in_flight))
         state.num_steps += steps
         state.finished_req_ids.clear()
-        return used_blocks, cached_blocks
+        return StepRun(used_blocks, cached_blocks, self._name_leaving(None))
 
-    def unfold(self, output: SchedulerOutput | None = None) -> SchedulerOutput | None:
-        """Name the members whose stay ends with a step whose output is about to be sampled.
+    def unfold(self, output: SchedulerOutput) -> int:
+        """Name the members whose stay ends with this step, whose tokens are about to be sampled.
 
-        `output` is the oldest step in flight. None: the step of the last turn of `advance`; the step that is
-        then returned is still to be sampled and updated. None comes back if nobody must be looked at.
+        Returns how many members the step holds beside those that it names.
+        """
+        in_flight = self.in_flight
+        if not in_flight or in_flight[0] is not output:
+            return 0  # nothing was scheduled in it
+        self._name_leaving(output)
+        return self.size
+
+    def _name_leaving(self, output: SchedulerOutput | None) -> SchedulerOutput | None:
+        """Name the members whose stay ends with the oldest step in flight; None: that of the last turn of
+        `advance`, which is made if there are any, and is in flight again then.
         """
         in_flight = self.in_flight
         step = self.clock - len(in_flight) - (output is None)

@@ -2,9 +2,11 @@
 
     output = engine.schedule()            # who computes what
     ...                                   # the model runs
-    engine.update(output, sampled)        # append tokens, stop, free
+    engine.update(output, sampler)        # append the sampled tokens, stop, free
 
-With scheduling ahead, a second `schedule()` may come before the first `update()`.
+With scheduling ahead, a second `schedule()` may come before the first `update()`. A driver that can say how
+the coming tokens go on may take many steps at once: `look_ahead` says for how many the engine is sure of what
+it will do, `advance` does them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from scheduler import lifecycle
 from scheduler.accounts import PreemptionAccounts
 from scheduler.admission import AdmissionRoom
 from scheduler.async_scheduling import make_bookkeeping
-from scheduler.cohort import Cohort, Forecast
+from scheduler.cohort import Cohort, Forecast, SteadySteps, StepRun
 from scheduler.config import KVCacheConfig, SchedulerConfig
 from scheduler.connector import KVConnector, KVReport
 from scheduler.expansion import expand, expand_outputs
@@ -50,6 +52,9 @@ from scheduler.waiting_line import HoldersFirst, OneQueue
 
 RELEASE_0_16 = find_release("0.16.0")
 
+Sampler = Callable[[SchedulerOutput], Sequence[list[int]]]
+"""The model's answer to a step: the new tokens of each request that the output names, in its order."""
+
 
 def _with_defaults(
     config: SchedulerConfig, kv_cache_config: KVCacheConfig, release: Release
@@ -71,9 +76,9 @@ class EngineCore:
     `waiting_order` and `victim_policy` replace the choices of `config.policy`, `preemption_mode` is told of
     preemptions; `connector` gives access to KV outside the engine; `draft_validator` checks drafts against
     grammars. With a `forecast` requests in steady decode form a cohort (see `cohort`): decisions are the same
-    and cost less, and a step's output names only those who have something to do (`expand` names all).
-    `most_in_flight`: how many steps whoever gives a forecast has in flight at most, the one being planned
-    included.
+    and cost less, and outputs name only those who have something to do and count the others, unless
+    `names_everybody` is set. `most_in_flight`: how many steps whoever gives a forecast has in flight at most,
+    the one being planned included.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class EngineCore:
         release: Release = RELEASE_0_16,
         forecast: Forecast | None = None,
         most_in_flight: int = 2,
+        names_everybody: bool = False,
     ) -> None:
         config, kv_cache_config = _with_defaults(config, kv_cache_config, release)
         rules = release.rules
@@ -140,6 +146,9 @@ class EngineCore:
             assert isinstance(kv_cache, PlainKVCache)
             self.state.cohort = Cohort(self.state, kv_cache, forecast, self._scheduler, most_in_flight)
         self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
+        self._names_everybody = names_everybody and self.state.cohort is not None
+        self._compact: dict[SchedulerOutput, SchedulerOutput] = {}
+        """By outputs that name everybody: those that the cohort wrote, until their update."""
 
     def _may_have_cohort(self, drafting: Drafter) -> bool:
         """A cohort knows the plain KV cache, and nothing that would look at each request in each step."""
@@ -158,27 +167,36 @@ class EngineCore:
 
     def schedule(self) -> SchedulerOutput:
         """Plan the next step."""
-        return self._scheduler.schedule()
+        output = self._scheduler.schedule()
+        return self._expand(output) if self._names_everybody else output
 
     def update(
-        self, output: SchedulerOutput, sampled: Sequence[list[int]], report: KVReport | None = None
+        self, output: SchedulerOutput, sampler: Sampler, report: KVReport | None = None
     ) -> EngineCoreOutputs:
-        """Apply a step's output: `sampled[i]` are the tokens of the i-th scheduled request, empty if none."""
-        return self._update.apply(output, sampled, report)
+        """Apply a step's output. Steps are updated in the order in which they were planned.
 
-    def expand(self, output: SchedulerOutput) -> SchedulerOutput:
-        """The step just planned with every request named. Call before anything else happens."""
+        `sampler` is called once, with the output, and gives the new tokens of each request named in it, an
+        empty list if none. By then the output names every request whose next token the forecast did not
+        cover.
+        """
         cohort = self.state.cohort
         if cohort is None:
-            return output
-        cohort.write_back_all()
-        return expand(output, self.state.running, cohort.clock)
+            return self._update.apply(output, sampler(output), report)
+        if not self._names_everybody:
+            num_unnamed = cohort.unfold(output)
+            return self._update.apply(output, sampler(output), report, num_unnamed)
+        compact = self._compact.pop(output)
+        cohort.unfold(compact)
+        return expand_outputs(compact, output, self._update.apply(compact, sampler(compact), report))
 
-    def expand_outputs(
-        self, output: SchedulerOutput, expanded: SchedulerOutput, outputs: EngineCoreOutputs
-    ) -> EngineCoreOutputs:
-        """What `update` just told of a step, with an entry for everybody. Call before anything happens."""
-        return outputs if self.state.cohort is None else expand_outputs(output, expanded, outputs)
+    def _expand(self, output: SchedulerOutput) -> SchedulerOutput:
+        """The step just planned with every request named."""
+        cohort = self.state.cohort
+        assert cohort is not None
+        cohort.write_back_all()
+        full = expand(output, self.state.running, cohort.clock)
+        self._compact[full] = output
+        return full
 
     def observe_output(self, observer: Callable[[Request], None]) -> None:
         """Let `observer` see each request with new tokens: its blocks are entered in the cache, not yet
@@ -186,28 +204,37 @@ class EngineCore:
         """
         self._update.observer = observer
 
-    def steps_ahead(self, most: int) -> int:
-        """See `Cohort.steps_ahead`; 0 without a cohort."""
-        return 0 if self.state.cohort is None else self.state.cohort.steps_ahead(most)
+    # --- many steps at once -----------------------------------------------------------------------------
 
-    def steady_sums(self) -> tuple[int, int, int]:
-        """Members of the cohort, the sum of their computed tokens, and the largest of these."""
+    @property
+    def is_steady(self) -> bool:
+        """Whether `look_ahead` may know anything: all running requests are in steady decode."""
         cohort = self.state.cohort
-        return (0, 0, 0) if cohort is None else cohort.sums()
+        return cohort is not None and cohort.size == len(self.state.running) and not self._names_everybody
+
+    def look_ahead(self, most: int) -> SteadySteps | None:
+        """The coming steps, up to `most`, in which all running requests get one token each and nothing else
+        happens, if nothing comes from outside; None if there are none. They are not taken yet.
+        """
+        cohort = self.state.cohort
+        return None if cohort is None or self._names_everybody else cohort.look_ahead(most)
+
+    def advance(self, num_steps: int) -> StepRun:
+        """Take so many of the steps that `look_ahead` gave, at most all: as many turns of `schedule()` and
+        `update()`, with as many steps in flight as before.
+
+        If the last update has to look at somebody, it is left to the caller (`StepRun.output`).
+        """
+        assert self.state.cohort is not None
+        return self.state.cohort.advance(num_steps)
 
     def settle(self) -> None:
-        """Bring the counts of every request up to date (those of cohort members are kept only in sum)."""
+        """Bring the counts of every request up to date (those of cohort members are kept only in sum).
+
+        `running` and `requests` do it by themselves; it is for callers that read requests they hold.
+        """
         if self.state.cohort is not None:
             self.state.cohort.write_back_all()
-
-    def advance(self, steps: int) -> tuple[list[int], list[int]]:
-        """See `Cohort.advance`."""
-        assert self.state.cohort is not None
-        return self.state.cohort.advance(steps)
-
-    def unfold(self, output: SchedulerOutput | None = None) -> SchedulerOutput | None:
-        """See `Cohort.unfold`. With a forecast, to be called before tokens are sampled for a step."""
-        return output if self.state.cohort is None else self.state.cohort.unfold(output)
 
     def propose_drafts(self, output: SchedulerOutput, num_drafts: Sequence[int]) -> None:
         """Attach the drafts proposed after a synchronous step, one count per scheduled request."""
@@ -282,13 +309,8 @@ class EngineCore:
         self.settle()
         return self.state.requests
 
-    @property
-    def num_steady(self) -> int:
-        """Of the running requests, the members of the cohort."""
-        return 0 if self.state.cohort is None else self.state.cohort.size
-
-    def steady_ids(self) -> list[int]:
-        """Their ids."""
+    def unnamed_ids(self) -> list[int]:
+        """The ids of the running requests that outputs now count without naming them."""
         return [request.request_id for request in self.state.running if request.member is not None]
 
     @property

@@ -198,16 +198,20 @@ class EngineCoreOutputs:
 
     `entries`: requests with new tokens, or ended by this output, in scheduled order; load errors come last.
     `finished_by_client`: ids that ended since the client's last report, aborts included (only with
-    `include_finished_set`).
+    `include_finished_set`). `num_unnamed`: requests that got one token each, go on, and have no entry.
     """
 
-    __slots__ = ("entries", "finished_by_client")
+    __slots__ = ("entries", "finished_by_client", "num_unnamed")
 
     def __init__(
-        self, entries: list[RequestOutput], finished_by_client: dict[int, set[int]] | None = None
+        self,
+        entries: list[RequestOutput],
+        finished_by_client: dict[int, set[int]] | None = None,
+        num_unnamed: int = 0,
     ) -> None:
         self.entries = entries
         self.finished_by_client = finished_by_client
+        self.num_unnamed = num_unnamed
 
     def by_client(self) -> dict[int, list[RequestOutput]]:
         """Entries per client index, clients in the order of their first entry."""

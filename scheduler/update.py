@@ -30,9 +30,16 @@ class OutputUpdate:
         self.observer: Callable[[Request], None] | None = None
 
     def apply(
-        self, output: SchedulerOutput, sampled: Sequence[list[int]], report: KVReport | None = None
+        self,
+        output: SchedulerOutput,
+        sampled: Sequence[list[int]],
+        report: KVReport | None = None,
+        num_unnamed: int = 0,
     ) -> EngineCoreOutputs:
-        """Append the sampled tokens, one list per scheduled request, and report what came of it."""
+        """Append the sampled tokens, one list per request named in the output, and report what came of it.
+
+        `num_unnamed` members of the cohort got a token too.
+        """
         state, bookkeeping = self.state, self.bookkeeping
         if len(sampled) != len(output.requests):
             raise ValueError(f"tokens of {len(sampled)} requests, but {len(output.requests)} were scheduled")
@@ -89,7 +96,7 @@ class OutputUpdate:
             entries += errors
         if state.cohort is not None:
             state.cohort.note_updated(output)
-        return EngineCoreOutputs(entries, self._finished_by_client())
+        return EngineCoreOutputs(entries, self._finished_by_client(), num_unnamed)
 
     def _note_arrivals(self, output: SchedulerOutput) -> list[Arrival]:
         """What the output is to each request; also those that have ended or failed are told."""

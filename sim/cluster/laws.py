@@ -32,7 +32,7 @@ class LawChecks:
 
     def after_step(self, replica: Replica, batch: Batch, now: float) -> None:
         """Laws of one step, after its update at time `now`."""
-        output, index, engine = batch.expanded, replica.index, replica.engine
+        output, index, engine = batch.output, replica.index, replica.engine
         _hold(self._last_end_s[index] <= now, "steps end in order", self._last_end_s[index], now)
         _hold(batch.scheduled_s <= batch.start_s <= now, "no step runs back in time", batch, now)
         self._last_end_s[index] = now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models import DecodeRun
-from scheduler import Request, SchedulerOutput
+from scheduler import Request, SchedulerOutput, StepRun
 from sim.cluster.replica import Batch
 from sim.cluster.step_log import StepCounts, StepLog
 
@@ -99,22 +99,15 @@ class Plan:
 class PlannedSteps:
     """The batches of a plan's turns as they are recorded, behind those that were in flight before it.
 
-    `counts`: members of the cohort, running and waiting requests in all of them. Blocks in use, and free ones
-    that can be hit, are as of each turn. Preemptions not yet recorded go to the first turn.
+    In every turn `num_running` requests run, and each gets a token. `run` has the blocks of each turn.
+    Preemptions not yet recorded go to the first turn.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        counts: tuple[int, int, int],
-        used_blocks: list[int],
-        cached_blocks: list[int],
-        preemptions: int,
-    ) -> None:
+    def __init__(self, plan: Plan, num_running: int, run: StepRun, preemptions: int) -> None:
         self.plan = plan
-        self.counts = counts
-        self.used_blocks = used_blocks
-        self.cached_blocks = cached_blocks
+        self.num_running = num_running
+        self.used_blocks = run.used_blocks
+        self.cached_blocks = run.cached_blocks
         self.preemptions = preemptions
 
     def record(self, log: StepLog, flying: list[Batch], num_ended: int) -> None:
@@ -132,7 +125,7 @@ class PlannedSteps:
             self.used_blocks[first:end],
             self.cached_blocks[first:end],
             plan.bounds[first:end],
-            self.counts,
+            (self.num_running, self.num_running, plan.num_waiting),
         )
 
     def batch(self, flying: list[Batch], number: int, output: SchedulerOutput) -> Batch:
@@ -140,14 +133,12 @@ class PlannedSteps:
         turn = number - len(flying)
         if turn < 0:
             batch = flying[number]
-            return Batch(output, output, batch.scheduled_s, batch.start_s, batch.end_s, batch.row)
+            return Batch(output, batch.scheduled_s, batch.start_s, batch.end_s, batch.row)
         plan = self.plan
-        return Batch(
-            output, output, plan.scheduled_s(turn), plan.start_s[turn], plan.end_s[turn], self._row(turn)
-        )
+        return Batch(output, plan.scheduled_s(turn), plan.start_s[turn], plan.end_s[turn], self._row(turn))
 
     def _row(self, turn: int) -> StepCounts:
-        num_steady, num_running, num_waiting = self.counts
+        running, waiting = self.num_running, self.plan.num_waiting
         used, cached, bound = self.used_blocks[turn], self.cached_blocks[turn], self.plan.bounds[turn]
         preemptions = 0 if turn else self.preemptions
-        return (num_steady, 0, 0, num_running, num_waiting, used, cached, preemptions, bound)
+        return (running, 0, 0, running, waiting, used, cached, preemptions, bound)

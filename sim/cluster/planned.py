@@ -77,13 +77,15 @@ class PlannedReplica(Replica):
     def _make_plan(self) -> bool:
         """Work out the coming turns, if there are any to be sure of."""
         engine = self._engine
-        if engine.num_steady != engine.num_running:
+        if not engine.is_steady:
             return False
-        num_turns = engine.steps_ahead(self._turns_to_plan())
-        if not num_turns:
+        steps = engine.look_ahead(self._turns_to_plan())
+        if steps is None:
             return False
-        num_decodes, context, longest = engine.steady_sums()
-        run = self._timer.decode_run(num_decodes, context + num_decodes, longest + 1, num_turns)
+        context = steps.num_computed_tokens + steps.num_requests
+        run = self._timer.decode_run(
+            steps.num_requests, context, steps.most_computed_tokens + 1, steps.num_steps
+        )
         plan = self._plan = Plan(self._env.now, engine.num_waiting, run.bounds)
         if self._depth == 1:
             plan.fill(run.gpu_s, run.host_s, self._host_free_s, self._gpu.entry_s)
@@ -209,14 +211,14 @@ class PlannedReplica(Replica):
         if not num_turns:
             return
         engine, flying = self._engine, list(self._in_flight)
-        counts = (engine.num_steady, engine.num_running, plan.num_waiting)
-        used_blocks, cached_blocks = engine.advance(num_turns)
-        steps = PlannedSteps(plan, counts, used_blocks, cached_blocks, self._unrecorded_preemptions)
+        num_running = engine.num_running
+        run = engine.advance(num_turns)
+        output = run.output
+        steps = PlannedSteps(plan, num_running, run, self._unrecorded_preemptions)
         self._unrecorded_preemptions = 0
         self._gpu.entry_s, self._gpu.last_end_s = plan.entry_s[num_turns - 1], plan.end_s[num_turns - 1]
         self._host_free_s = plan.host_free_s[num_turns - 1]
         self._turn_s = plan.update_s[0] - plan.begins_s
-        output = engine.unfold()
         num_ended = num_turns if output is None else num_turns - 1
         steps.record(self._steps, flying, num_ended)
         if flying:  # scheduling ahead: the last batches are under way now

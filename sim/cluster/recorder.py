@@ -46,17 +46,17 @@ class TokenRuns:
         """Request, first step and number of steps of each closed run, one after the other."""
         self._columns = array("i")
 
-    def on_step(self, step: int, request_ids: list[int], num_steady: int = 0) -> bool:
+    def on_step(self, step: int, request_ids: list[int], num_unnamed: int = 0) -> bool:
         """Note who got a token in this step: open the runs of `request_ids`.
 
-        False if others had open runs than these and `num_steady` requests whose runs go on: see
+        False if others had open runs than these and `num_unnamed` requests whose runs go on: see
         `close_others`.
         """
         open_runs = self._open
         for request_id in request_ids:
             if request_id not in open_runs:
                 open_runs[request_id] = step
-        return len(open_runs) <= len(request_ids) + num_steady
+        return len(open_runs) <= len(request_ids) + num_unnamed
 
     def close_others(self, step: int, request_ids: set[int]) -> None:
         """Nobody but `request_ids` got a token in this step: end the runs of all others."""

@@ -33,24 +33,19 @@ BOUND_INDEX = {name: index for index, name in enumerate(BOUNDS)}
 
 
 class Batch:
-    """A scheduled step on its way through the GPU; `row` has its columns from `decode_tokens` on.
+    """A scheduled step on its way through the GPU; `row` has its columns from `decode_tokens` on."""
 
-    `expanded` is the same step with every request named, if the replica is checked.
-    """
-
-    __slots__ = ("end_s", "expanded", "output", "row", "scheduled_s", "start_s")
+    __slots__ = ("end_s", "output", "row", "scheduled_s", "start_s")
 
     def __init__(
         self,
         output: SchedulerOutput,
-        expanded: SchedulerOutput,
         scheduled_s: float,
         start_s: float,
         end_s: float,
         row: StepCounts,
     ) -> None:
         self.output = output
-        self.expanded = expanded
         self.scheduled_s = scheduled_s
         self.start_s = start_s
         self.end_s = end_s
@@ -86,6 +81,7 @@ class Replica:
         self._env = env
         self._timer = spec.timer
         self._model = model
+        self._sampler = model.sample
         self._log = recorder.requests
         self._steps = recorder.steps[index]
         self._runs = recorder.runs[index]
@@ -271,7 +267,7 @@ class Replica:
             self._note_moves(output, now)
         if not output.total_num_scheduled_tokens:
             report = self._report()
-            engine.update(output, (), report)
+            engine.update(output, self._sampler, report)
             if self._in_flight:
                 return False
             if report is not None:
@@ -301,8 +297,7 @@ class Replica:
             BOUND_INDEX[cost.bound],
         )
         self._unrecorded_preemptions = 0
-        expanded = output if self._check is None else engine.expand(output)
-        self._in_flight.append(Batch(output, expanded, now, start_s, end_s, row))
+        self._in_flight.append(Batch(output, now, start_s, end_s, row))
         return True
 
     def _note_moves(self, output: SchedulerOutput, now: float) -> None:
@@ -329,19 +324,18 @@ class Replica:
         """The batch has ended: from now on its tokens exist."""
         engine, step = self._engine, self._steps.num_steps
         self._steps.append(batch.start_s, self._env.now, batch.row)
-        engine.unfold(batch.output)
-        num_steady = engine.num_steady
-        entries = engine.update(batch.output, self._model.sample(batch.output), self._report()).entries
+        outputs = engine.update(batch.output, self._sampler, self._report())
+        entries, num_unnamed = outputs.entries, outputs.num_unnamed
         served = [entry[0].request_id for entry in entries if entry[1]]
-        if not self._runs.on_step(step, served, num_steady):
-            self._runs.close_others(step, {*served, *engine.steady_ids()})
+        if not self._runs.on_step(step, served, num_unnamed):
+            self._runs.close_others(step, {*served, *engine.unnamed_ids()})
         if self._drafter is not None:
             self._note_drafts(batch.output, entries)
         for request, _, reason in entries:
             if reason is not None:
                 self._runs.close(request.request_id, step + 1)
                 self._end(request, reason)
-        self._guard.on_step(engine, gave_tokens=bool(entries) or num_steady > 0)
+        self._guard.on_step(engine, gave_tokens=bool(entries) or num_unnamed > 0)
         if self._check is not None:
             self._check(self, batch)
 

@@ -162,6 +162,7 @@ class World:
             release=spec.release,
             forecast=forecast,
             most_in_flight=spec.depth,
+            names_everybody=self._laws is not None,
         )
         kind: type[Replica] = PlannedReplica
         if self._watch is not None:

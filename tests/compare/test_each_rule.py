@@ -106,7 +106,7 @@ def _(make: MakeEngine) -> object:
     engine.add_request(request(1, 16))
     engine.add_request(request(2, 10))
     engine.schedule()
-    engine.update(first, sample(first))
+    engine.update(first, sample)
     return scheduled(engine.schedule())
 
 
@@ -218,7 +218,7 @@ def _(make: MakeEngine) -> object:
     engine.add_request(request(0, 10, 2, lora_name="a"))
     first = engine.schedule()
     engine.schedule()
-    engine.update(first, sample(first))
+    engine.update(first, sample)
     engine.add_request(request(1, 10, lora_name="b"))
     return ids(engine.schedule().requests)
 
@@ -342,7 +342,7 @@ def _(make: MakeEngine) -> object:
     first, second = engine.schedule(), engine.schedule()
     engine.reset_prefix_cache(preempt_running=True)
     for output in (first, second):
-        engine.update(output, sample(output))
+        engine.update(output, sample)
     return only.num_output_tokens
 
 
@@ -387,7 +387,7 @@ def _(make: MakeEngine) -> object:
     engine.add_request(request(1, 10, resumable=True))
     first = engine.schedule()
     engine.schedule()
-    engine.update(first, [[5], [EOS_TOKEN_ID]])
+    engine.update(first, lambda _: [[5], [EOS_TOKEN_ID]])
     return ids(engine.waiting)
 
 
@@ -397,7 +397,7 @@ def _(make: MakeEngine) -> object:
     engine = make(connector=Shelf(20, asynchronous=True))
     engine.add_request(request(0, 40))
     output = engine.schedule()
-    engine.update(output, [], KVReport(received=[0]))
+    engine.update(output, sample, KVReport(received=[0]))
     return scheduled(engine.schedule())
 
 

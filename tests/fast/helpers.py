@@ -47,15 +47,32 @@ class Answers:
 
 
 class Twins:
-    """A plain engine and one with a cohort; everything is done to both, and must come out the same."""
+    """A plain engine and one with a cohort; everything is done to both, and must come out the same.
 
-    def __init__(self, config: SchedulerConfig, kv_cache: KVCacheConfig, version: str = "0.16.0") -> None:
+    `in_full`: the second names every request in its outputs.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv_cache: KVCacheConfig,
+        version: str = "0.16.0",
+        *,
+        in_full: bool = False,
+    ) -> None:
         mirrored = release(version)
         self.empty_batches_queue = mirrored.rules.empty_batches_queue
         self.ahead = config.async_scheduling
         self.answers = Answers()
         self.plain = EngineCore(config, kv_cache, release=mirrored)
-        self.fast = EngineCore(config, kv_cache, release=mirrored, forecast=self.answers.steady_tokens)
+        self.in_full = in_full
+        self.fast = EngineCore(
+            config,
+            kv_cache,
+            release=mirrored,
+            forecast=self.answers.steady_tokens,
+            names_everybody=in_full,
+        )
         self.in_flight: deque[tuple[SchedulerOutput, SchedulerOutput]] = deque()
         self.steps_with_members = 0
         self.spoken: set[int] = set()
@@ -81,13 +98,13 @@ class Twins:
         )
         assert (one[0], ids(one[1])) == (two[0], ids(two[1]))
 
-    def step(self, abort_mid: int | None = None, *, in_full: bool = False) -> bool:
-        """One turn of the loop; False if nothing was left to do. `in_full`: compare every request."""
+    def step(self, abort_mid: int | None = None, *, look: bool = False) -> bool:
+        """One turn of the loop; False if nothing was left to do. `look`: compare every request."""
         assert self.plain.has_work() == self.fast.has_work()
         if self.plain.has_work():
             one, two = self.plain.schedule(), self.fast.schedule()
             self.steps_with_members += two.num_steady > 0
-            compare_steps(one, self.fast.expand(two) if in_full else two, in_full=in_full)
+            compare_steps(one, two, in_full=self.in_full)
             self.in_flight.append((one, two))
             worth_it = one.total_num_scheduled_tokens > 0 or self.empty_batches_queue
             if self.ahead and worth_it and len(self.in_flight) < 2:
@@ -97,12 +114,11 @@ class Twins:
         if abort_mid is not None:
             self.abort(abort_mid)
         one, two = self.in_flight.popleft()
-        self.fast.unfold(two)
-        outputs = self.plain.update(one, self.answers.sample(one))
-        fast_outputs = self.fast.update(two, self.answers.sample(two))
-        compare_entries(outputs, fast_outputs)
+        outputs = self.plain.update(one, self.answers.sample)
+        fast_outputs = self.fast.update(two, self.answers.sample)
+        compare_entries(outputs, fast_outputs, in_full=self.in_full)
         self.compare_blocks()
-        if in_full:
+        if look:
             self.compare_requests()
         return True
 
@@ -165,13 +181,17 @@ def compare_steps(one: SchedulerOutput, two: SchedulerOutput, *, in_full: bool) 
             assert max(one.num_computed_before) == most
 
 
-def compare_entries(one: EngineCoreOutputs, two: EngineCoreOutputs) -> None:
-    """Ends are told in the same order; whoever is not named by the cohort went on by one token."""
+def compare_entries(one: EngineCoreOutputs, two: EngineCoreOutputs, *, in_full: bool) -> None:
+    """Ends are told in the same order; whoever is not named by the cohort went on by one token, and is
+    counted."""
     told = [(request.request_id, count, reason) for request, count, reason in two.entries]
     named = {entry[0] for entry in told}
     everybody = [(request.request_id, count, reason) for request, count, reason in one.entries]
     assert [entry for entry in everybody if entry[0] in named] == told
-    assert all(entry[1:] == (1, None) for entry in everybody if entry[0] not in named)
+    unnamed = [entry for entry in everybody if entry[0] not in named]
+    assert all(entry[1:] == (1, None) for entry in unnamed)
+    assert len(unnamed) == two.num_unnamed
+    assert not (in_full and unnamed)
     assert one.finished_by_client == two.finished_by_client
 
 

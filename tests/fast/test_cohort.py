@@ -18,7 +18,7 @@ def _join_for_any_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler.cohort, "SHORTEST_STAY", 1)
 
 
-def drive(seed: int, twins: Twins, *, sessions: bool, num_requests: int, every_step_in_full: bool) -> None:
+def drive(seed: int, twins: Twins, *, sessions: bool, num_requests: int, look_always: bool) -> None:
     random = Random(seed)
     added = 0
     rate = random.choice([0.1, 0.3, 1.0])
@@ -33,7 +33,7 @@ def drive(seed: int, twins: Twins, *, sessions: bool, num_requests: int, every_s
         if added and sessions and random.random() < 0.3:
             _speak(random, twins, random.randrange(added))
         abort_mid = random.randrange(added) if added and random.random() < 0.02 else None
-        went_on = twins.step(abort_mid, in_full=every_step_in_full or random.random() < 0.2)
+        went_on = twins.step(abort_mid, look=look_always or random.random() < 0.2)
         if not went_on and added == num_requests:
             break
     twins.compare_requests()
@@ -65,6 +65,7 @@ def _speak(random: Random, twins: Twins, request_id: int) -> None:
     chunked=st.booleans(),
     spare=st.sampled_from([2, 20, 60]),
     in_full=st.booleans(),
+    look_always=st.booleans(),
     late=st.booleans(),
 )
 def test_random_mixes_come_out_the_same(
@@ -79,6 +80,7 @@ def test_random_mixes_come_out_the_same(
     chunked: bool,
     spare: int,
     in_full: bool,
+    look_always: bool,
     late: bool,
 ) -> None:
     config = SchedulerConfig(
@@ -92,8 +94,8 @@ def test_random_mixes_come_out_the_same(
         include_finished_set=True,
     )
     kv_cache = KVCacheConfig(26 + spare, BLOCK_SIZE, enable_caching=caching)
-    twins = Twins(config, kv_cache, "0.33.0" if late else "0.16.0")
-    drive(seed, twins, sessions=sessions, num_requests=25, every_step_in_full=in_full)
+    twins = Twins(config, kv_cache, "0.33.0" if late else "0.16.0", in_full=in_full)
+    drive(seed, twins, sessions=sessions, num_requests=25, look_always=look_always)
 
 
 def test_long_answers_spend_most_of_their_steps_in_the_cohort() -> None:
@@ -102,7 +104,7 @@ def test_long_answers_spend_most_of_their_steps_in_the_cohort() -> None:
     for i in range(5):
         twins.add(1000 * i + 40, {}, i, [(1000 * i + 1, 39)], 100, ignore_eos=True)
     steps = 0
-    while twins.step(in_full=steps % 10 == 0):
+    while twins.step(look=steps % 10 == 0):
         steps += 1
     assert twins.steps_with_members >= 97
 

@@ -221,7 +221,7 @@ def test_drafts_beyond_those_in_flight_are_not_let_pass():
     request = Request(0, ((0, 20),), 10)
     engine.add_request(request)
     output = engine.schedule()
-    engine.update(output, [[1]])
+    engine.update(output, lambda _: [[1]])
     engine.propose_drafts(output, [3])
     drafts = engine.schedule().scheduled_spec_decode_tokens
     assert drafts == {0: 3}

@@ -28,7 +28,7 @@ def test_the_drafts_of_a_victim_leave_the_step_with_it() -> None:
         engine.add_request(request)
     engine.running.reverse()
     output = engine.schedule()
-    engine.update(output, [[5], [5]])
+    engine.update(output, lambda _: [[5], [5]])
     engine.propose_drafts(output, [2, 2])
     engine.state.running.sort(key=lambda request: request.request_id)  # the victim stands first
     output = engine.schedule()
@@ -41,7 +41,7 @@ def test_before_min_tokens_not_even_a_length_limit_ends_a_request() -> None:
     request = Request(0, ((1, 5),), 3, min_tokens=5)
     engine.add_request(request)
     while engine.has_unfinished_requests():
-        engine.update(engine.schedule(), [[9]])
+        engine.update(engine.schedule(), lambda _: [[9]])
     assert request.num_output_tokens == 5
 
 

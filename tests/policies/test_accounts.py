@@ -12,7 +12,7 @@ from tests.policies.helpers import actor, fresh, play
 
 def step(engine: EngineCore, token: int = 5) -> None:
     output = engine.schedule()
-    engine.update(output, [[token] if samples else [] for samples in output.samples])
+    engine.update(output, lambda _: [[token] if samples else [] for samples in output.samples])
 
 
 def test_a_victim_that_comes_back_finds_the_blocks_that_nobody_took() -> None:

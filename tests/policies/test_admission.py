@@ -25,7 +25,7 @@ def engine(version: str, num_blocks: int = 21, **config: object) -> EngineCore:
 
 def admitted(core: EngineCore) -> list[int]:
     output = core.schedule()
-    core.update(output, [[5] if samples else [] for samples in output.samples])
+    core.update(output, lambda _: [[5] if samples else [] for samples in output.samples])
     return [request.request_id for request in output.new + output.resumed]
 
 
@@ -89,7 +89,8 @@ def test_an_admission_beside_running_requests_leaves_the_watermark_free(
             [2 if r.num_output_tokens + 1 >= work[r.request_id][1] else 10**8 * (r.request_id + 1)]
             for r in output.requests
         ]
-        core.update(output, [t if samples else [] for t, samples in zip(tokens, output.samples, strict=True)])
+        sampled = [t if samples else [] for t, samples in zip(tokens, output.samples, strict=True)]
+        core.update(output, lambda _, sampled=sampled: sampled)
         check(core)
     assert all(request.is_finished for request in requests), "nobody is kept out for ever"
 

@@ -48,7 +48,7 @@ def test_idle_sessions_that_take_all_places_are_named() -> None:
     engine = EngineCore(SchedulerConfig(max_num_seqs=1), KVCacheConfig(50), release=release("0.33.0"))
     session, other = Request(0, ((1, 5),), 1, resumable=True), Request(1, ((900, 5),), 1)
     engine.add_request(session)
-    engine.update(engine.schedule(), [[5]])
+    engine.update(engine.schedule(), lambda _: [[5]])
     engine.add_request(other)
     assert not engine.schedule().requests
     found = examine(engine)

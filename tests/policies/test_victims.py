@@ -83,7 +83,7 @@ def test_a_victim_already_scheduled_in_this_step_is_taken_out_of_it_and_its_toke
     for request in fresh([80, 32, 48]):
         engine.add_request(request)
     first = engine.schedule()
-    engine.update(first, [[5], [5], [5]])
+    engine.update(first, lambda _: [[5], [5], [5]])
     second = engine.schedule()
     assert [request.request_id for request in second.preempted] == [1]
     assert [request.request_id for request in second.requests] == [0, 2]
@@ -94,7 +94,7 @@ def test_under_fcfs_the_same_story_costs_the_third_request_its_place() -> None:
     engine = EngineCore(SchedulerConfig(), KVCacheConfig(13))
     for request in fresh([80, 32, 48]):
         engine.add_request(request)
-    engine.update(engine.schedule(), [[5], [5], [5]])
+    engine.update(engine.schedule(), lambda _: [[5], [5], [5]])
     second = engine.schedule()
     assert [request.request_id for request in second.preempted] == [2]
     assert [request.request_id for request in second.requests] == [0, 1]
@@ -109,7 +109,7 @@ def test_a_policy_that_names_nobody_is_told_so() -> None:
     engine = EngineCore(SchedulerConfig(), KVCacheConfig(13), victim_policy=_NamesNobody())
     for request in fresh([80, 32, 48]):
         engine.add_request(request)
-    engine.update(engine.schedule(), [[5], [5], [5]])
+    engine.update(engine.schedule(), lambda _: [[5], [5], [5]])
     with pytest.raises(ValueError, match="_NamesNobody chose victim 3 of 3 running requests"):
         engine.schedule()
 

@@ -201,7 +201,7 @@ def test_two_busy_clients_get_the_same_tokens_whatever_the_number_of_their_reque
     worst = 0.0
     while any(r.client_index == 1 and not r.is_finished for r in requests):
         output = engine.schedule()
-        engine.update(output, [[2 if r.num_output_tokens == 15 else 5] for r in output.requests])
+        engine.update(output, lambda out: [[2 if r.num_output_tokens == 15 else 5] for r in out.requests])
         order.settle()
         worst = max(worst, abs(order.served[0] - order.served[1]))
     assert worst <= 64.0

@@ -43,11 +43,11 @@ def sample(output: SchedulerOutput, token: int = 5) -> list[list[int]]:
 
 
 def step(
-    engine: EngineCore, tokens: Sequence[Sequence[int]] | None = None
+    engine: EngineCore, tokens: Sequence[list[int]] | None = None
 ) -> tuple[SchedulerOutput, EngineCoreOutputs]:
     """One synchronous step."""
     output = engine.schedule()
-    return output, engine.update(output, sample(output) if tokens is None else tokens)
+    return output, engine.update(output, sample if tokens is None else lambda _: tokens)
 
 
 def run(engine: EngineCore, max_steps: int = 10_000) -> int:

@@ -16,7 +16,7 @@ def test_a_second_step_is_planned_while_the_first_tokens_are_in_flight() -> None
     assert request.num_output_placeholders == 2
     assert request.num_computed_tokens == 21
     assert request.num_tokens == 20
-    engine.update(first, sample(first))
+    engine.update(first, sample)
     assert request.num_output_placeholders == 1
     assert request.num_tokens == 21
 
@@ -26,9 +26,9 @@ def test_no_step_is_planned_beyond_the_token_that_must_end_the_request() -> None
     engine.add_request(Request(0, ((1, 20),), 2))
     first, second = engine.schedule(), engine.schedule()
     assert scheduled(second) == {0: 1}
-    engine.update(first, sample(first))
+    engine.update(first, sample)
     assert scheduled(engine.schedule()) == {}  # the token in flight is its last
-    outputs = engine.update(second, sample(second))
+    outputs = engine.update(second, sample)
     assert outputs.entries[0][2] == "length"
 
 
@@ -51,7 +51,7 @@ def test_a_token_in_flight_for_a_preempted_request_still_arrives() -> None:
     in_flight = engine.schedule()
     output = engine.schedule()  # the first needs a third block: the second is preempted
     assert output.preempted == [second]
-    outputs = engine.update(in_flight, sample(in_flight))
+    outputs = engine.update(in_flight, sample)
     assert [(entry[0], entry[1]) for entry in outputs.entries] == [(first, 1), (second, 1)]
     assert second.num_output_tokens == 1
 
@@ -62,6 +62,6 @@ def test_a_reset_drops_the_output_in_flight() -> None:
     engine.add_request(request)
     in_flight = engine.schedule()
     engine.reset_prefix_cache(preempt_running=True)
-    outputs = engine.update(in_flight, sample(in_flight))
+    outputs = engine.update(in_flight, sample)
     assert outputs.entries == []
     assert request.num_output_tokens == 0

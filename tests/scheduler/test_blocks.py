@@ -98,7 +98,7 @@ def test_a_decode_block_enters_the_cache_in_the_step_that_computes_its_last_toke
     assert request.num_cached_blocks == [1]
     output = engine.schedule()  # computes the 32nd token
     assert request.num_cached_blocks == [2]
-    engine.update(output, [[5]])
+    engine.update(output, lambda _: [[5]])
 
 
 def test_blocks_of_another_adapter_or_salt_are_not_hit() -> None:

@@ -167,7 +167,8 @@ class Drive:
             else []
             for request, samples in zip(output.requests, output.samples, strict=True)
         ]
-        engine.update(output, sampled, self.connector.report(always) if self.connector else None)
+        report = self.connector.report(always) if self.connector else None
+        engine.update(output, lambda _: sampled, report)
         if "spec" in self.features and not self.ahead:
             engine.propose_drafts(output, [self.random.randint(0, 2) if tokens else 0 for tokens in sampled])
         return busy

@@ -205,7 +205,7 @@ def test_output_in_flight_at_a_preemption_is_delivered(version: str) -> None:
     engine.add_request(second)
     in_flight = engine.schedule()
     assert engine.schedule().preempted == [second]
-    engine.update(in_flight, sample(in_flight))
+    engine.update(in_flight, sample)
     assert second.num_output_tokens == 1
 
 
@@ -217,10 +217,10 @@ def test_after_a_reset_no_later_output_is_lost() -> None:
         engine.add_request(request)
         in_flight = engine.schedule()  # an unfinished prefill: nothing sampled in flight
         engine.reset_prefix_cache(preempt_running=True)
-        engine.update(in_flight, [[]])
+        engine.update(in_flight, lambda _: [[]])
         for _ in range(8):
             output = engine.schedule()
-            engine.update(output, sample(output))
+            engine.update(output, sample)
         assert request.is_finished is not lost
 
 
@@ -268,7 +268,7 @@ def test_a_finished_load_counts_what_was_matched(version: str, computed: int) ->
     engine = engine_of(version, connector=BackgroundLoads(20))
     engine.add_request(Request(0, ((1, 50),), 5))
     output = engine.schedule()
-    engine.update(output, [], KVReport(received=[0]))
+    engine.update(output, sample, KVReport(received=[0]))
     output, _ = step(engine)
     assert output.num_computed_before == [computed]
 

@@ -135,7 +135,7 @@ def test_recomputed_tokens_are_those_computed_before_the_preemption() -> None:
         engine.add_request(request)
     while engine.has_work():
         output = engine.schedule()
-        engine.update(output, sample(output))
+        engine.update(output, sample)
     victims = [request for request in requests if request.num_preemptions]
     assert victims
     for request in victims:

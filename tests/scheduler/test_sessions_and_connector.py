@@ -121,7 +121,7 @@ def test_an_asynchronous_load_holds_blocks_and_neither_budget_nor_a_place() -> N
     assert loading.status is RequestStatus.WAITING_FOR_REMOTE_KVS
     assert len(free_blocks(engine)) == 4
     output = engine.schedule()
-    engine.update(output, sample(output), KVReport(received=[0]))
+    engine.update(output, sample, KVReport(received=[0]))
     output, _ = step(engine)
     assert scheduled(output) == {0: 8}
     assert ids(output.new) == [0]
@@ -134,7 +134,7 @@ def test_blocks_of_an_aborted_load_are_released_when_the_load_is_reported() -> N
     engine.abort_requests([0])
     assert len(free_blocks(engine)) == 6
     output = engine.schedule()
-    engine.update(output, [], KVReport(received=[0]))
+    engine.update(output, sample, KVReport(received=[0]))
     assert len(free_blocks(engine)) == 8
 
 
@@ -145,7 +145,7 @@ def test_the_connector_may_keep_the_blocks_of_an_ended_request_until_they_are_se
     assert len(free_blocks(engine)) == 5
     assert list(engine.requests) == [0]
     output = engine.schedule()
-    engine.update(output, [], KVReport(sent=[0]))
+    engine.update(output, sample, KVReport(sent=[0]))
     assert len(free_blocks(engine)) == 8
     assert not engine.requests
 
@@ -155,7 +155,7 @@ def test_bad_blocks_of_a_synchronous_load_are_computed_again() -> None:
     request = Request(0, ((1, 40),), 5)
     engine.add_request(request)
     output = engine.schedule()
-    outputs = engine.update(output, sample(output), KVReport(invalid_blocks=[request.block_tables[0][1]]))
+    outputs = engine.update(output, sample, KVReport(invalid_blocks=[request.block_tables[0][1]]))
     assert outputs.entries == []
     assert request.num_computed_tokens == 16
     assert scheduled(step(engine)[0]) == {0: 24}
@@ -166,6 +166,6 @@ def test_bad_blocks_end_the_request_if_the_policy_is_to_fail() -> None:
     request = Request(0, ((1, 40),), 5)
     engine.add_request(request)
     output = engine.schedule()
-    outputs = engine.update(output, sample(output), KVReport(invalid_blocks=[request.block_tables[0][1]]))
+    outputs = engine.update(output, sample, KVReport(invalid_blocks=[request.block_tables[0][1]]))
     assert outputs.entries == [(request, 0, FinishReason.ERROR)]
     assert len(free_blocks(engine)) == 8

@@ -71,7 +71,7 @@ def test_aborts_free_at_once_and_tokens_in_flight_for_them_are_dropped() -> None
     output = engine.schedule()
     engine.abort_requests([0, 0, 99])
     assert len(free_blocks(engine)) == 6
-    outputs = engine.update(output, sample(output))
+    outputs = engine.update(output, sample)
     assert ids([entry[0] for entry in outputs.entries]) == [1]
     assert outputs.finished_by_client == {0: {0}}
 
@@ -106,7 +106,7 @@ def test_drafts_are_scheduled_and_the_rejected_are_rolled_back() -> None:
     assert scheduled(output) == {0: 4}  # the last sampled token and three drafts
     assert output.scheduled_spec_decode_tokens == {0: 3}
     assert request.num_computed_tokens == 24
-    engine.update(output, [[5, 6]])  # one draft accepted
+    engine.update(output, lambda _: [[5, 6]])  # one draft accepted
     assert request.num_tokens == 23
     assert request.num_computed_tokens == 22
     stats = engine.spec_decode_stats
@@ -116,7 +116,7 @@ def test_drafts_are_scheduled_and_the_rejected_are_rolled_back() -> None:
 def test_drafts_are_good_for_one_step_only() -> None:
     engine, request = speculating()
     output = engine.schedule()
-    engine.update(output, [[5]])
+    engine.update(output, lambda _: [[5]])
     assert request.num_draft_tokens == 0
     assert scheduled(engine.schedule()) == {0: 1}
 
@@ -139,7 +139,7 @@ def test_eagle_computes_the_last_hit_block_again() -> None:
 def test_tokens_after_a_stop_are_cut() -> None:
     engine, request = speculating()
     output = engine.schedule()
-    outputs = engine.update(output, [[5, EOS_TOKEN_ID, 6, 7]])
+    outputs = engine.update(output, lambda _: [[5, EOS_TOKEN_ID, 6, 7]])
     assert outputs.entries == [(request, 2, FinishReason.STOP)]
     assert request.num_output_tokens == 3
 

@@ -34,6 +34,7 @@ def build_engine(
         draft_validator=model,
         release=release(case.release),
         forecast=None if plain else model.steady_tokens,
+        names_everybody=True,
     )
 
 

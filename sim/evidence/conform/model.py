@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from scheduler import EOS_TOKEN_ID, EngineCoreOutputs, Request, SchedulerOutput
 from sim.evidence.conform.case import Case
@@ -19,6 +18,8 @@ class PretendedModel:
         """Tokens appended over each request's whole life."""
         self._sampling_events: Counter[int] = Counter()
         self._validations: Counter[int] = Counter()
+        self._sampled: set[int] = set()
+        """Who got tokens in the latest step."""
 
     def sample(self, output: SchedulerOutput) -> list[list[int]]:
         """The tokens of a step, one list per scheduled request."""
@@ -32,6 +33,9 @@ class PretendedModel:
                 sampled.append(self._tokens(request.request_id, drafts))
             else:
                 sampled.append([])
+        self._sampled = {
+            request.request_id for request, tokens in zip(output.requests, sampled, strict=True) if tokens
+        }
         return sampled
 
     def _tokens(self, request_id: int, num_drafts: int) -> list[int]:
@@ -66,13 +70,17 @@ class PretendedModel:
         for request, count, _ in outputs.entries:
             self.num_output_tokens[request.request_id] += count
 
-    def propose(self, output: SchedulerOutput, sampled: Sequence[Sequence[int]]) -> list[int]:
-        """How many drafts follow the step for each scheduled request."""
+    def propose(self, output: SchedulerOutput) -> list[int]:
+        """How many drafts follow the step that was sampled last, for each scheduled request."""
         counts = []
-        for request, tokens in zip(output.requests, sampled, strict=True):
+        for request in output.requests:
             drafts = self._requests[request.request_id].get("drafts") or [self._num_drafts]
             number = self._sampling_events[request.request_id] - 1
-            counts.append(min(self._num_drafts, drafts[number % len(drafts)]) if tokens else 0)
+            counts.append(
+                min(self._num_drafts, drafts[number % len(drafts)])
+                if request.request_id in self._sampled
+                else 0
+            )
         return counts
 
     def num_valid(self, request: Request, num_drafts: int) -> int:

@@ -23,7 +23,7 @@ class Replay:
         self.engine: EngineCore = build_engine(case, self.model, self.connector, plain=plain)
         self._events: deque[Event] = deque(case.events)
         self._last_event_t = max((event.t for event in case.events), default=-1)
-        self._in_flight: deque[tuple[int, SchedulerOutput, SchedulerOutput]] = deque()
+        self._in_flight: deque[tuple[int, SchedulerOutput]] = deque()
         self._t = 0
         self._steps = StepRecorder(case, self.engine)
         self.engine.observe_output(self._steps.note_output)
@@ -61,10 +61,9 @@ class Replay:
         if engine.has_work():
             self._steps.before_schedule()
             output = engine.schedule()
-            expanded = engine.expand(output)
-            self._steps.after_schedule(expanded)
-            self._final.after_schedule(expanded)
-            self._in_flight.append((self._t, output, expanded))
+            self._steps.after_schedule(output)
+            self._final.after_schedule(output)
+            self._in_flight.append((self._t, output))
             ahead = self.case.config.get("async_sched", False)
             queues = output.total_num_scheduled_tokens > 0 or (
                 engine.release.rules.empty_batches_queue and engine.has_work()
@@ -73,16 +72,14 @@ class Replay:
                 self._abort(aborts_later)
                 return
         self._abort(aborts_later)
-        step, output, expanded = self._in_flight.popleft()
-        engine.unfold(output)
-        sampled = self.model.sample(output)
+        step, output = self._in_flight.popleft()
         report: KVReport | None = None
         if self.connector:
             report = self.connector.report(step)
-        outputs = engine.expand_outputs(output, expanded, engine.update(output, sampled, report))
+        outputs = engine.update(output, self.model.sample, report)
         self.model.note(outputs)
         if self.case.config.get("spec") and not self.case.config.get("async_sched", False):
-            engine.propose_drafts(output, self.model.propose(output, sampled))
+            engine.propose_drafts(output, self.model.propose(output))
         self._steps.after_update(step, outputs, report)
 
     def _close_record(self) -> Record:

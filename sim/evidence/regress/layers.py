@@ -184,10 +184,10 @@ class _Drive:
                 if output.total_num_scheduled_tokens:
                     in_flight.append(output)
                     continue
-                engine.update(output, ())
+                engine.update(output, self._sampled)
             if in_flight:
                 output = in_flight.popleft()
-                engine.update(output, self._sampled(output))
+                engine.update(output, self._sampled)
                 now += 1
             elif self._due:
                 now = max(now + 1, self._due[0][0])
