@@ -35,10 +35,9 @@ from sim.feature_setup import (
 )
 from sim.policy_setup import engine_policies, offload_spec
 from sim.scenario import Scenario
-from sim.scenario.checks import resolved_engine
-from sim.scenario.engine import EngineSection
-from sim.scenario.rules import release_notes, release_of
-from sim.scenario.switches import PAUSE_LEVELS, switch_notes
+from sim.scenario.engine import PAUSE_LEVELS, EngineSection
+from sim.scenario.resolve import release_notes, release_of, switch_notes
+from sim.scenario.scenario import resolved_engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from sim.cluster.grammars import GrammarSpec
 from sim.cluster.speculation import Acceptance, Drafter, FixedDrafter, ModelDrafter, SpeculationSpec
 from sim.random_streams import streams
 from sim.scenario import EngineSection, Scenario
-from sim.scenario.external_cache import LruHits
-from sim.scenario.speculative import SpeculativeSection
+from sim.scenario.cluster import LruHits
+from sim.scenario.engine import SpeculativeSection
 from sim.workload import RequestTable
 from sim.workload.times import draw_times_s
 

@@ -31,7 +31,7 @@ from sim.results.preemptions import preemption_notes, preemption_summary, preemp
 from sim.results.run_tables import Columns, frame, preemption_columns, request_columns, step_columns
 from sim.results.summary import EngineTotals, summarize
 from sim.scenario import Scenario, SloTarget
-from sim.scenario.rules import mirrored
+from sim.scenario.resolve import mirrored
 from sim.values import Json
 from sim.version import dryserve_version
 from sim.workload import Limits, Workload, build_workload

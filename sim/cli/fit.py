@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from sim.scenario import Scenario
-    from sim.scenario.yaml_source import Data
+    from sim.scenario.yaml_text import Data
 
 
 def fit(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from sim.errors import Fault, InputError
 from sim.scenario import Scenario
-from sim.scenario.workload import TraceWorkload
-from sim.scenario.workload_checks import plain_parts
+from sim.scenario.workload import TraceWorkload, plain_parts
 from sim.workload.traces.files import open_trace
 
 
@@ -17,8 +16,8 @@ def trace_faults(scenario: Scenario, base: Scenario) -> Iterator[Fault]:
 
     A scenario made in code from `base` knows no places: where it kept the trace, they are those of `base`.
     """
-    original = plain_parts(base)
-    for field, part in plain_parts(scenario).items():
+    original = plain_parts(base.workload)
+    for field, part in plain_parts(scenario.workload).items():
         if not isinstance(part, TraceWorkload):
             continue
         named = scenario.fault(f"{field}.path", "")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.scenario.rules import mirrored
+from sim.scenario.resolve import mirrored
 
 if TYPE_CHECKING:
     from sim.scenario import Scenario

@@ -10,7 +10,7 @@ import numpy as np
 from sim.cluster.recorder import RequestLog, Status
 from sim.results.metrics import RequestTimes, attainment, mean_and_std, percentile, sample
 from sim.scenario import Scenario, SloTarget
-from sim.scenario.workload import Workload as WorkloadSection
+from sim.scenario.workload import WorkloadSection
 from sim.values import Bools, Floats, Json, finite
 from sim.workload import RequestTable
 

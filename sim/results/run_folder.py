@@ -23,7 +23,6 @@ from sim.errors import Fault, InputError, input_error
 from sim.results.run_checks import PREEMPTIONS, REQUESTS, STEPS, SUMMARY, row_faults, table_faults
 from sim.results.run_tables import write_csv
 from sim.scenario import Scenario, load_scenario
-from sim.scenario.resolved import dump_resolved
 from sim.version import dryserve_version
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def saved(result: RunResult, folder: Path) -> SavedRun:
 
 def folder_name(scenario: Scenario) -> str:
     """`<scenario>-<hash8>`: eight hex digits of everything that the results depend on."""
-    return _folder_name(scenario.name, dump_resolved(scenario))
+    return _folder_name(scenario.name, scenario.dump_resolved())
 
 
 def _folder_name(name: str, resolved: str) -> str:
@@ -86,7 +85,7 @@ def write(result: RunResult, root: Path | str = "runs") -> Path:
 
     Raises `InputError` if the folder cannot be written.
     """
-    root, resolved = Path(root), dump_resolved(result.scenario)
+    root, resolved = Path(root), result.scenario.dump_resolved()
     folder = root / _folder_name(result.scenario.name, resolved)
     try:
         root.mkdir(parents=True, exist_ok=True)

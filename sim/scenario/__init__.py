@@ -1,11 +1,10 @@
 """Scenario files: what they may say, how they are read, and where they are wrong."""
 
-from sim.scenario.checks import resolved_engine
 from sim.scenario.engine import EngineSection
-from sim.scenario.grid import parse_axis, parse_grid
 from sim.scenario.loader import load_scenario, scenario_from_data, scenario_names
+from sim.scenario.overrides import parse_axis, parse_grid
 from sim.scenario.reference import json_schema, reference_markdown
-from sim.scenario.scenario import Scenario
+from sim.scenario.scenario import Scenario, resolved_engine
 from sim.scenario.slo import Slo, SloTarget, parse_slo
 
 __all__ = [

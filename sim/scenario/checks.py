@@ -1,70 +1,44 @@
-"""What a scenario must satisfy beyond its single fields: limits that go together.
-
-Also where the engine's open fields (null) get the values that vLLM would give them.
-"""
+"""What a scenario must satisfy beyond its single fields: what vLLM would refuse, what makes no sense."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import cost_models
+from cost_models.engines import version_key
 from sim.errors import Fault, InputError
 from sim.scenario.engine import EngineSection
-from sim.scenario.external_cache import external_cache_faults
-from sim.scenario.policies import policy_faults, resolved_policies
-from sim.scenario.rules import release_of
-from sim.scenario.speculative import schedules_ahead_by_default, speculative_faults
-from sim.scenario.switches import resolved_switches, switch_faults
-from sim.scenario.workload_checks import workload_faults
+from sim.scenario.policies import OffloadMode
+from sim.scenario.resolve import schedules_ahead_by_default
+from sim.scenario.rules import DRAFTS_BY_BATCH_SINCE, SINCE, knows
+from sim.scenario.scenario import Scenario, resolved_engine
+from sim.scenario.workload import (
+    MixWorkload,
+    TraceWorkload,
+    class_in_mix,
+    class_names,
+    plain_parts,
+    unknown_class,
+)
 
-if TYPE_CHECKING:
-    from sim.scenario.scenario import Scenario
+DRAFT_MODELS_SINCE = (0, 14)
+"""vLLM 0.13.0 refuses draft models: NotImplementedError."""
 
 
 def scenario_faults(scenario: Scenario) -> list[Fault]:
     """Every fault that takes more than one field, or the catalogues, to see."""
     faults = [
         *_time_faults(scenario),
-        *switch_faults(scenario),
-        *speculative_faults(scenario),
-        *external_cache_faults(scenario),
-        *workload_faults(scenario),
+        *_switch_faults(scenario),
+        *_speculative_faults(scenario),
+        *_external_cache_faults(scenario),
+        *_workload_faults(scenario),
     ]
     try:
         engine = resolved_engine(scenario)
-        return [*faults, *_limit_faults(scenario, engine), *policy_faults(scenario, engine)]
+        return [*faults, *_limit_faults(scenario, engine), *_policy_faults(scenario, engine)]
     except InputError as error:
         return [*faults, *error.faults]
-
-
-def resolved_engine(scenario: Scenario) -> EngineSection:
-    """The engine section with every default of this version and GPU written out.
-
-    Only `num_gpu_blocks_override` may stay null. `InputError` if the model's context length is not known.
-    """
-    engine = scenario.engine
-    defaults = cost_models.engine_defaults(engine.version, scenario.gpu, engine.entry_point)
-    max_model_len = engine.max_model_len or cost_models.model(scenario.model).model.max_model_len
-    if max_model_len is None:
-        message = f"the context length of {scenario.model} is not known; give one"
-        raise InputError([scenario.fault("engine.max_model_len", message)])
-    budget = engine.max_num_batched_tokens
-    if budget is None:
-        # without chunked prefill a default budget grows until the longest prompt fits into one step
-        budget = max(defaults.max_num_batched_tokens, 0 if engine.enable_chunked_prefill else max_model_len)
-    filled: dict[str, object] = {
-        "max_model_len": max_model_len,
-        "max_num_batched_tokens": budget,
-        "max_num_seqs": min(defaults.max_num_seqs, budget),  # a default never exceeds the budget
-        "gpu_memory_utilization": defaults.gpu_memory_utilization,
-        "reserve_full_prompt": release_of(engine).defaults.reserve_full_prompt,
-        "async_scheduling": defaults.async_scheduling and schedules_ahead_by_default(engine),
-    }
-    given = {name for name in filled if getattr(engine, name) is not None}
-    filled = {name: value for name, value in filled.items() if name not in given}
-    engine = engine.model_copy(update=filled | resolved_policies(engine, scenario.gpu))
-    return engine.model_copy(update=resolved_switches(engine))
 
 
 def _time_faults(scenario: Scenario) -> Iterator[Fault]:
@@ -91,4 +65,144 @@ def _limit_faults(scenario: Scenario, engine: EngineSection) -> Iterator[Fault]:
         yield scenario.fault(
             "engine.max_num_scheduled_tokens",
             f"without chunked prefill a step must take max_model_len {context}",
+        )
+
+
+def _switch_faults(scenario: Scenario) -> Iterator[Fault]:
+    """Switches that the release lacks, and values that no engine takes."""
+    engine = scenario.engine
+    for name, first in SINCE.items():
+        off = type(engine).model_fields[name].default
+        if getattr(engine, name) != off and not knows(engine.version, name):
+            yield scenario.fault(
+                f"engine.{name}", f"known of vLLM since {first}; engine.version is {engine.version}"
+            )
+    times = [event.at_s for event in engine.pause_events]
+    if times != sorted(times):
+        yield scenario.fault("engine.pause_events", "must be in the order of time")
+
+
+def _speculative_faults(scenario: Scenario) -> Iterator[Fault]:
+    """What vLLM would refuse."""
+    engine, speculative = scenario.engine, scenario.engine.speculative_config
+    if speculative is None:
+        return
+    if engine.pipeline_parallel_size > 1:
+        yield scenario.fault(
+            "engine.pipeline_parallel_size", "speculative decoding does not work with pipeline stages"
+        )
+    if speculative.method == "ngram" and engine.async_scheduling:
+        yield scenario.fault(
+            "engine.async_scheduling",
+            "ngram drafts are made on the host and cannot be scheduled ahead; use eagle or draft_model, or "
+            "leave it out",
+        )
+    if speculative.drafts_by_batch:
+        yield from _drafts_by_batch_faults(scenario, engine)
+    if speculative.model is None:
+        return
+    if version_key(engine.version) < DRAFT_MODELS_SINCE:
+        yield scenario.fault(
+            "engine.speculative_config.method", f"vLLM {engine.version} knows no draft models"
+        )
+    draft, target = (cost_models.model(name).model for name in (speculative.model, scenario.model))
+    if draft.vocab != target.vocab:
+        yield scenario.fault(
+            "engine.speculative_config.model",
+            f"has a vocabulary of {draft.vocab} tokens and {scenario.model} one of {target.vocab}; "
+            "they must be the same",
+        )
+
+
+def _drafts_by_batch_faults(scenario: Scenario, engine: EngineSection) -> Iterator[Fault]:
+    path = "engine.speculative_config.drafts_by_batch"
+    if version_key(engine.version) < version_key(DRAFTS_BY_BATCH_SINCE):
+        yield scenario.fault(
+            path, f"known of vLLM since {DRAFTS_BY_BATCH_SINCE}; engine.version is {engine.version}"
+        )
+    ahead = engine.async_scheduling
+    if not (schedules_ahead_by_default(engine) if ahead is None else ahead):
+        yield scenario.fault(path, "has an effect with asynchronous scheduling only")
+
+
+def _external_cache_faults(scenario: Scenario) -> Iterator[Fault]:
+    """What vLLM would refuse, and what is not simulated."""
+    if scenario.cluster.external_cache is None:
+        return
+    path = "cluster.external_cache"
+    if cost_models.model(scenario.model).model.sliding_window is not None:
+        yield scenario.fault(
+            path, f"needs a model with full attention in all layers, which {scenario.model} has not"
+        )
+    mode = scenario.engine.preemption_mode
+    if mode is not None and mode.kind == "offload":
+        yield scenario.fault(
+            path, "an engine has one KV connector, and preemption_mode offload takes it; choose one of them"
+        )
+
+
+def _workload_faults(scenario: Scenario) -> Iterator[Fault]:
+    """Every fault that takes more than one field of the workload to see."""
+    for path, part in plain_parts(scenario.workload).items():
+        if part.lora is not None and scenario.engine.lora is None:
+            yield scenario.fault(f"{path}.lora", "LoRA is off; give engine.lora, such as {max_loras: 4}")
+        if part.grammar is not None and scenario.engine.grammar is None:
+            yield scenario.fault(
+                f"{path}.grammar",
+                "no grammar is compiled; give engine.grammar, such as {compile_s: 0.1}",
+            )
+        if isinstance(part, TraceWorkload) and part.follow_sessions and part.prefixes:
+            yield scenario.fault(f"{path}.prefixes", "not together with follow_sessions")
+        if isinstance(scenario.workload, MixWorkload):
+            for name in ("ignore_eos", "temperature", "length_estimate", "classes"):
+                value = getattr(part, name)
+                if value is not None and value is not False:
+                    yield scenario.fault(f"{path}.{name}", f"holds for all parts alike; give workload.{name}")
+    yield from _class_faults(scenario)
+
+
+def _class_faults(scenario: Scenario) -> Iterator[Fault]:
+    section = scenario.workload
+    known: list[str] = []
+    if isinstance(section, MixWorkload):
+        for part, inner in section.workloads.items():
+            names = class_names(inner)
+            if names is None:
+                return
+            known += [class_in_mix(part, name) for name in names]
+    else:
+        names = class_names(section)
+        if names is None:
+            return
+        known += names
+    for name in section.classes or ():
+        if name not in known:
+            yield scenario.fault(f"workload.classes.{name}", unknown_class(name, known))
+
+
+def _policy_faults(scenario: Scenario, engine: EngineSection) -> Iterator[Fault]:
+    """Combinations that make no sense; `engine` has its defaults filled in."""
+    victim, order, mode = engine.victim_policy, engine.waiting_order, engine.preemption_mode
+    assert victim is not None
+    assert order is not None
+    if victim.kind == "priority" and order.kind not in ("priority", "aged_priority", "plugin"):
+        given = "victim_policy" if scenario.engine.victim_policy else "waiting_order"
+        yield scenario.fault(
+            f"engine.{given}",
+            f"victims by priority under a waiting order of kind {order.kind}: the victim would be admitted "
+            "again at once; use waiting_order priority or aged_priority, or scheduling_policy priority",
+        )
+    if scenario.workload.length_estimate is None:
+        for name, policy, kind in (
+            ("victim_policy", victim, "shortest_remaining"),
+            ("waiting_order", order, "shortest_job_first"),
+        ):
+            if policy.kind == kind:
+                yield scenario.fault(
+                    f"engine.{name}", f"{kind} goes by length estimates; give workload.length_estimate"
+                )
+    if isinstance(mode, OffloadMode) and cost_models.model(scenario.model).model.sliding_window is not None:
+        yield scenario.fault(
+            "engine.preemption_mode",
+            f"offload needs a model with full attention in all layers, which {scenario.model} has not",
         )

@@ -1,18 +1,133 @@
 """The `engine` section: one vLLM replica, under vLLM's own parameter names."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from sim.scenario.grammar import GrammarSection
-from sim.scenario.lora import LoraSection
+from sim.scenario.distributions import RandomTime
 from sim.scenario.policies import PreemptionModeSection, VictimPolicySection, WaitingOrderSection
-from sim.scenario.rules import EngineVersion, RuleSettings
-from sim.scenario.section import Section
-from sim.scenario.speculative import SpeculativeSection
-from sim.scenario.switches import PauseEvent, since
+from sim.scenario.rules import DRAFTS_BY_BATCH_SINCE, EngineVersion, RuleSettings, since
+from sim.scenario.section import AlsoPlain, ModelName, Section
 
 DEFAULT_NOTE = "; null = vLLM's default for this version and GPU"
+
+PAUSE_LEVELS = {"unpaused": 0, "paused_new": 1, "paused_all": 2}
+"""vLLM's number of each state of a pause."""
+
+
+class PauseEvent(Section):
+    """From a moment on every engine is paused, or goes on."""
+
+    at_s: Annotated[float, Field(ge=0, le=1e9, description="simulated time")]
+    state: Annotated[
+        Literal["unpaused", "paused_new", "paused_all"],
+        Field(
+            description="unpaused: as usual; paused_new: nobody is admitted who holds no KV blocks; "
+            "paused_all: nothing is scheduled"
+        ),
+    ]
+
+
+def _number_is_list(value: object) -> object:
+    """`0.7` is short for `[0.7]`, the same rate for every position."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if not 0 <= value <= 1:
+        raise ValueError(f"must be from 0 to 1 (got {value})")
+    return (value,)
+
+
+AcceptanceRates = Annotated[
+    tuple[Annotated[float, Field(ge=0, le=1)], ...],
+    Field(min_length=1),
+    BeforeValidator(_number_is_list),
+    AlsoPlain({"type": "number", "minimum": 0, "maximum": 1}),
+]
+
+
+DraftsOfBatch = tuple[
+    Annotated[int, Field(ge=1, le=1_000_000)],
+    Annotated[int, Field(ge=1, le=1_000_000)],
+    Annotated[int, Field(ge=0, le=64)],
+]
+
+
+class SpeculativeSection(Section):
+    """Speculative decoding: drafts are verified k at a time, and each step yields one token more than it
+    accepts.
+    """
+
+    method: Annotated[
+        Literal["ngram", "draft_model", "eagle"],
+        Field(
+            description="who drafts: a search in the prompt, a small model, or a layer on top of the model"
+        ),
+    ]
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=64, description="drafts per request and step")]
+    acceptance: Annotated[
+        AcceptanceRates,
+        Field(
+            description="chance that a draft is right if all before it are: one for all positions, or a list "
+            "with one for each"
+        ),
+    ]
+    model: Annotated[ModelName | None, Field(description="the small model; for draft_model only")] = None
+    draft_pass_s: Annotated[
+        Annotated[float, Field(ge=0, le=10)] | None,
+        Field(description="seconds for one drafted token; null = by the cost model, 0 for ngram"),
+    ] = None
+    drafts_by_batch: Annotated[
+        tuple[DraftsOfBatch, ...],
+        Field(
+            description="[first, last, drafts]: after a step of first to last requests so many drafts, and "
+            "not num_speculative_tokens; with asynchronous scheduling; since vLLM "
+            + DRAFTS_BY_BATCH_SINCE.removesuffix(".0")
+        ),
+    ] = ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.method == "draft_model" and self.model is None:
+            raise ValueError("method draft_model needs a model")
+        if self.method != "draft_model" and self.model is not None:
+            raise ValueError(f"method {self.method} takes no model")
+        if len(self.acceptance) not in (1, self.num_speculative_tokens):
+            raise ValueError(
+                f"acceptance has {len(self.acceptance)} rates for num_speculative_tokens "
+                f"{self.num_speculative_tokens}; give one for each, or one for all"
+            )
+        last_before = 0
+        for first, last, drafts in self.drafts_by_batch:
+            if not last_before < first <= last or drafts > self.num_speculative_tokens:
+                raise ValueError(
+                    f"drafts_by_batch [{first}, {last}, {drafts}] must begin above {last_before}, not end "
+                    f"before it begins, and have at most {self.num_speculative_tokens} drafts"
+                )
+            last_before = last
+        return self
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The chance of each position to be accepted, given that those before it are."""
+        return self.acceptance * (self.num_speculative_tokens if len(self.acceptance) == 1 else 1)
+
+
+class LoraSection(Section):
+    """LoRA is on: the model can serve that many adapters in one step, and keeps memory for them."""
+
+    max_loras: Annotated[int, Field(ge=1, le=4096, description="most distinct adapters in a step")] = 1
+    max_lora_rank: Annotated[
+        Literal[1, 8, 16, 32, 64, 128, 256, 320, 512],
+        Field(description="rank for which memory is kept; vLLM knows no others"),
+    ] = 16
+
+
+class GrammarSection(Section):
+    """A request with a grammar waits until the grammar is compiled; other requests pass it."""
+
+    compile_s: Annotated[RandomTime, Field(description="time to compile a grammar, drawn once for each")]
+    workers: Annotated[int, Field(ge=1, le=1024, description="grammars that a replica compiles at once")] = 1
+    cache: Annotated[bool, Field(description="a replica keeps the grammars it has compiled")] = True
 
 
 class EngineSection(Section):

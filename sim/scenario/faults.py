@@ -10,8 +10,7 @@ from pydantic import BaseModel, RootModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from sim.errors import Fault, did_you_mean
-from sim.scenario.places import Path, Places
-from sim.scenario.yaml_source import Data
+from sim.scenario.yaml_text import Data, Path, Places
 
 _WANTED = {
     "int_type": "must be a whole number",

@@ -17,9 +17,8 @@ from sim.errors import Fault, InputError, did_you_mean, input_error
 from sim.scenario.checks import scenario_faults
 from sim.scenario.faults import unknown_null_faults, validation_faults
 from sim.scenario.overrides import apply_overrides
-from sim.scenario.places import Places
 from sim.scenario.scenario import MOST_NAME_LETTERS, NAME_PATTERN, Scenario
-from sim.scenario.yaml_source import Data, read_yaml
+from sim.scenario.yaml_text import Data, Places, read_yaml
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -82,8 +81,8 @@ def _named_by_file(data: dict[str, Data], file: str) -> tuple[dict[str, Data], l
     if re.fullmatch(NAME_PATTERN, name) and len(name) <= MOST_NAME_LETTERS:
         return {"name": name, **data}, []
     wanted = f"up to {MOST_NAME_LETTERS} letters a-z, digits, '.', '_' and '-', a letter or digit first"
-    told = f"is taken from the file's name, but {name!r} cannot name results; give the field name ({wanted})"
-    return data, [Fault(file, "name", told)]
+    taken = f"is taken from the file's name, but {name!r} cannot name results"
+    return data, [Fault(file, "name", f"{taken}; give the field name ({wanted})")]
 
 
 def _reading_order(fault: Fault) -> tuple[float, float]:

@@ -4,18 +4,12 @@ Each is a mapping with a `kind`; null is vLLM's own choice. A kind with dots in 
 the user's own, whose constructor takes the other fields.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
-import cost_models
-from sim.errors import Fault
 from sim.scenario.section import NonNegativeFloat, PositiveFloat, Section
-
-if TYPE_CHECKING:
-    from sim.scenario.engine import EngineSection
-    from sim.scenario.scenario import Scenario
 
 
 def _check_path(path: str) -> str:
@@ -175,57 +169,3 @@ class OffloadMode(Section):
 
 
 PreemptionModeSection = Annotated[RecomputeMode | OffloadMode, Field(discriminator="kind")]
-
-
-# --- together -----------------------------------------------------------------------------------------------
-
-
-def resolved_policies(engine: "EngineSection", gpu: str) -> dict[str, Section]:
-    """What null stands for: the policies that `scheduling_policy` implies, and the GPU's own host link."""
-    by_priority = engine.scheduling_policy == "priority"
-    mode = engine.preemption_mode or RecomputeMode.model_construct(kind="recompute")
-    if isinstance(mode, OffloadMode) and mode.bandwidth_gb_per_s is None:
-        mode = mode.model_copy(update={"bandwidth_gb_per_s": cost_models.gpu(gpu).pcie_bytes_per_s / 1e9})
-    return {
-        "victim_policy": engine.victim_policy
-        or (
-            PriorityVictim.model_construct(kind="priority")
-            if by_priority
-            else FcfsTailVictim.model_construct(kind="fcfs_tail")
-        ),
-        "waiting_order": engine.waiting_order
-        or (
-            PriorityOrder.model_construct(kind="priority")
-            if by_priority
-            else FcfsOrder.model_construct(kind="fcfs")
-        ),
-        "preemption_mode": mode,
-    }
-
-
-def policy_faults(scenario: "Scenario", engine: "EngineSection") -> Iterator[Fault]:
-    """Combinations that make no sense; `engine` has its defaults filled in."""
-    victim, order, mode = engine.victim_policy, engine.waiting_order, engine.preemption_mode
-    assert victim is not None
-    assert order is not None
-    if victim.kind == "priority" and order.kind not in ("priority", "aged_priority", "plugin"):
-        given = "victim_policy" if scenario.engine.victim_policy else "waiting_order"
-        yield scenario.fault(
-            f"engine.{given}",
-            f"victims by priority under a waiting order of kind {order.kind}: the victim would be admitted "
-            "again at once; use waiting_order priority or aged_priority, or scheduling_policy priority",
-        )
-    if scenario.workload.length_estimate is None:
-        for name, policy, kind in (
-            ("victim_policy", victim, "shortest_remaining"),
-            ("waiting_order", order, "shortest_job_first"),
-        ):
-            if policy.kind == kind:
-                yield scenario.fault(
-                    f"engine.{name}", f"{kind} goes by length estimates; give workload.length_estimate"
-                )
-    if isinstance(mode, OffloadMode) and cost_models.model(scenario.model).model.sliding_window is not None:
-        yield scenario.fault(
-            "engine.preemption_mode",
-            f"offload needs a model with full attention in all layers, which {scenario.model} has not",
-        )

@@ -1,7 +1,9 @@
-"""The rules of a release as a scenario sees them: what each means, since when, and setting one otherwise.
+"""The rules and switches of a release as a scenario sees them: what each means, and since when it is there.
 
-Everything is read from `scheduler.release`: names and dates from its records, meanings from the lines under
-each name. So the table of rules cannot say anything else than the code.
+Everything about rules is read from `scheduler.release`: names and dates from its records, meanings from the
+lines under each name. So the table of rules cannot say anything else than the code. Switches are vLLM's own
+settings, and a release that lacks one refuses it. Those that only ask for more room at admission work in
+every release; where vLLM did not have them yet, the run says so.
 """
 
 from __future__ import annotations
@@ -13,16 +15,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 import scheduler
-from scheduler.release import Defaults, Release, Rules, parse_version, release
+from scheduler.release import Defaults, Release, Rules, parse_version
 from sim.errors import did_you_mean
 
-if TYPE_CHECKING:
-    from sim.scenario.engine import EngineSection
+SINCE = {
+    "max_num_scheduled_tokens": "0.17.0",
+    "pause_events": "0.17.0",
+    "window_retention_tokens": "0.23.0",
+    "max_active": "0.33.0",
+    "long_prefill_adaptive": "0.33.0",
+    "prefill_interval": "0.33.0",
+}
+"""The first release known to have each switch. Those of the last came earlier, but it is not known when."""
+
+EVERYWHERE = {"reserve_full_prompt": "0.23.0", "watermark": "0.26.0"}
+"""The same for the switches that any release takes here."""
+
+DRAFTS_BY_BATCH_SINCE = "0.33.0"
+"""The first release known to have `drafts_by_batch`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,38 +78,19 @@ def rules_markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def release_of(engine: EngineSection) -> Release:
-    """The release that the engine section describes, its rules set as told."""
-    return release(engine.version).with_rules(**engine.rules)
-
-
-def release_notes(engine: EngineSection) -> list[str]:
-    """What is not exact about the release, and which of its rules are set otherwise."""
-    named = release(engine.version)
-    changed = changed_rules(engine)
-    notes = [named.note] if named.note else []
-    if changed:
-        told = ", ".join(f"{name} {'on' if value else 'off'}" for name, value in changed.items())
-        notes.append(f"rules set otherwise than in vLLM {engine.version}: {told}")
-    return notes
-
-
-def mirrored(engine: EngineSection) -> str:
-    """What every result says it mirrors."""
-    changed = len(changed_rules(engine))
-    but = f" with {changed} rule{'s' if changed > 1 else ''} changed" if changed else ""
-    return f"vLLM v{engine.version}{but}"
-
-
-def changed_rules(engine: EngineSection) -> dict[str, bool]:
-    """The rules of the section that are not as in its release."""
-    named = release(engine.version)
-    return {name: value for name, value in engine.rules.items() if rule_value(named, name) != value}
-
-
 def rule_value(of: Release, name: str) -> bool:
     """Whether a rule holds in a release."""
     return bool(getattr(of.rules if hasattr(of.rules, name) else of.defaults, name))
+
+
+def since(switch: str) -> str:
+    """For the description of a switch."""
+    return f"; since vLLM {(SINCE | EVERYWHERE)[switch].removesuffix('.0')}"
+
+
+def knows(version: str, switch: str) -> bool:
+    """Whether a release has a switch."""
+    return parse_version(version) >= parse_version((SINCE | EVERYWHERE)[switch])
 
 
 def _meanings(kind: type) -> dict[str, str]:

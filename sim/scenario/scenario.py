@@ -4,15 +4,22 @@ from typing import Annotated, Self
 
 from pydantic import Field, PrivateAttr
 
-from sim.errors import Fault
+from sim.errors import Fault, InputError
 from sim.scenario.cluster import ClusterSection
 from sim.scenario.engine import EngineSection
-from sim.scenario.names import GpuName, ModelName, WeightDtypeName
-from sim.scenario.places import Places
-from sim.scenario.resolved import dump_resolved
-from sim.scenario.section import NonNegativeFloat, PositiveFloat, Section
+from sim.scenario.resolve import UnknownContextLengthError, filled_engine
+from sim.scenario.section import (
+    GpuName,
+    ModelName,
+    NonNegativeFloat,
+    PositiveFloat,
+    Section,
+    WeightDtypeName,
+)
 from sim.scenario.slo import Slo
-from sim.scenario.workload import MixWorkload, Workload
+from sim.scenario.workload import MixWorkload, WorkloadSection
+from sim.scenario.yaml_text import Places, yaml_text
+from sim.version import dryserve_version
 
 NAME_PATTERN, MOST_NAME_LETTERS = r"^[A-Za-z0-9][A-Za-z0-9._-]*$", 100
 
@@ -36,11 +43,13 @@ class Scenario(Section):
         Field(description="type of the weights, such as bf16 or fp8; auto = what the model's name implies"),
     ] = "auto"
     gpu: Annotated[GpuName, Field(description="GPU by name, such as h100-sxm")]
-    cluster: Annotated[ClusterSection, Field(description="replicas and router")] = ClusterSection.untold()
-    engine: Annotated[EngineSection, Field(description="settings of each replica, in vLLM's names")] = (
-        EngineSection.untold()
+    cluster: Annotated[ClusterSection, Field(description="replicas and router")] = (
+        ClusterSection.with_defaults()
     )
-    workload: Annotated[Workload, Field(description="the requests")]
+    engine: Annotated[EngineSection, Field(description="settings of each replica, in vLLM's names")] = (
+        EngineSection.with_defaults()
+    )
+    workload: Annotated[WorkloadSection, Field(description="the requests")]
     slo: Annotated[Slo | None, Field(description="latency targets, such as {ttft_p99: 1s}; null = none")] = (
         None
     )
@@ -70,9 +79,23 @@ class Scenario(Section):
 
     def dump_resolved(self) -> str:
         """YAML of every field, engine defaults filled in; equal scenarios and versions give equal text."""
-        return dump_resolved(self)
+        resolved = self.model_copy(update={"engine": resolved_engine(self)})
+        head = f"mirrors vLLM {self.engine.version}; every default written out"
+        return f"# dryserve {dryserve_version()}; {head}\n{yaml_text(resolved.model_dump(mode='json'))}"
 
     def model_post_init(self, context: object) -> None:
         """Takes note of where the values were given, if the loader says so."""
         if isinstance(context, Places):
             self._places = context
+
+
+def resolved_engine(scenario: Scenario) -> EngineSection:
+    """The engine section of a scenario with every default of its version and GPU written out.
+
+    Only `num_gpu_blocks_override` may stay null, and switches that the release does not have. Raises
+    `InputError` if the context length of the model is not known.
+    """
+    try:
+        return filled_engine(scenario.engine, scenario.model, scenario.gpu)
+    except UnknownContextLengthError as error:
+        raise InputError([scenario.fault("engine.max_model_len", str(error))]) from None

@@ -1,14 +1,29 @@
-"""What every section of a scenario shares: frozen, strict, no unknown fields, no NaN, numbers with bounds.
+"""What sections of a scenario share: their base class, and the types of fields that many of them have.
+
+Sections are frozen and strict; they take no unknown fields and no NaN.
 
 Modules with sections do without `from __future__ import annotations`: pydantic would have to compile every
 field's annotation from its text, each time that dryserve starts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
+
+import cost_models
 
 
 class Section(BaseModel):
@@ -17,14 +32,15 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     @classmethod
-    def untold(cls) -> Self:
-        """The section of which a file says nothing; no validator is built for it, as defaults are valid."""
+    def with_defaults(cls) -> Self:
+        """The section with the default of every field, without building a validator: defaults are valid."""
         return cls.model_construct()
 
 
 class Alternatives(Section):
-    """A section with fields of which a file must give one alone. A base of few sections, not of all: every
-    validator of a section takes its time when the section is made.
+    """A section with groups of fields of which a file gives at most one.
+
+    Only few sections have this base: each validator of a section takes time when the section is made.
     """
 
     exactly_one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -77,6 +93,33 @@ def _restate(detail: dict[str, object]) -> InitErrorDetails:
         detail = {**detail, "type": PydanticCustomError("alternatives", "{message}", context)}  # type: ignore[arg-type]
     return InitErrorDetails(type=detail["type"], loc=detail["loc"], input=detail["input"], ctx=context)  # type: ignore[typeddict-item]
 
+
+@dataclass(frozen=True, eq=False)
+class AlsoPlain:
+    """Says in the JSON schema that a field also takes a plain value, such as a bare number."""
+
+    schema: JsonSchemaValue
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [self.schema, handler(core)]}
+
+
+def _known(look_up: Callable[[str], object], *also: str) -> AfterValidator:
+    """A validator that refuses a name at which `look_up` fails; the names in `also` need no look-up."""
+
+    def check(name: str) -> str:
+        if name not in also:
+            look_up(name)  # its errors are ValueErrors with the nearest names, as pydantic wants them
+        return name
+
+    return AfterValidator(check)
+
+
+ModelName = Annotated[str, _known(cost_models.model)]
+GpuName = Annotated[str, _known(cost_models.gpu)]
+WeightDtypeName = Annotated[str, _known(cost_models.weight_dtype, "auto")]
 
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]

@@ -1,15 +1,22 @@
 """The `workload` section: when requests arrive, by kind; flat, so that `--set workload.rate_per_s=9` fits."""
 
+from collections.abc import Collection
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from sim.scenario.classes import Classes
-from sim.scenario.grammar import GrammarsSection
-from sim.scenario.lengths import Lengths
-from sim.scenario.lora import AdaptersSection
-from sim.scenario.prefixes import PrefixesSection
+from sim.errors import did_you_mean
+from sim.scenario.distributions import Lengths, MixtureLengths
+from sim.scenario.requests import (
+    AdaptersSection,
+    ClassSection,
+    GrammarsSection,
+    LengthEstimateSection,
+    PrefixesSection,
+    SessionsSection,
+    TimeoutsSection,
+)
 from sim.scenario.section import (
     MAX_REQUESTS,
     Alternatives,
@@ -19,9 +26,21 @@ from sim.scenario.section import (
     RequestCount,
     Section,
 )
-from sim.scenario.sessions import SessionsSection
-from sim.scenario.timeouts import TimeoutsSection
 
+DEFAULT_CLASS = "default"
+"""The class of requests that nothing gives another."""
+
+Classes = Annotated[
+    dict[Annotated[str, Field(min_length=1)], ClassSection] | None,
+    Field(description="priority, SLO and patience by name of class; null = all alike"),
+]
+LengthEstimate = Annotated[
+    LengthEstimateSection | None,
+    Field(description="output lengths guessed in advance, for policies that go by them; null = none"),
+]
+IgnoreEos = Annotated[
+    bool, Field(description="true: max_tokens asks for the output length; false: the model ends it by EOS")
+]
 Temperature = Annotated[
     float | None,
     Field(
@@ -32,25 +51,13 @@ Temperature = Annotated[
 ]
 
 
-class LengthEstimateSection(Section):
-    """A guess at each output length, as a predictor would give it: the truth times lognormal noise."""
-
-    sigma: Annotated[
-        NonNegativeFloat,
-        Field(le=10, description="standard deviation of log(guess / truth); 0 = the guess is right"),
-    ]
-
-
 class RequestsSection(Section):
     """What every workload can say about its requests, wherever they come from."""
 
     prefixes: Annotated[
         PrefixesSection | None, Field(description="shared prefixes; null = all prompts differ")
     ] = None
-    length_estimate: Annotated[
-        LengthEstimateSection | None,
-        Field(description="output lengths guessed in advance, for policies that go by them; null = none"),
-    ] = None
+    length_estimate: LengthEstimate = None
     max_concurrency: Annotated[
         int | None,
         Field(
@@ -59,18 +66,13 @@ class RequestsSection(Section):
             description="most requests in flight; the client holds the others back; null = no cap",
         ),
     ] = None
-    ignore_eos: Annotated[
-        bool,
-        Field(description="true: max_tokens asks for the output length; false: the model ends it by EOS"),
-    ] = False
+    ignore_eos: IgnoreEos = False
     temperature: Temperature = None
     over_length: Annotated[
         Literal["reject", "clip"],
         Field(description="a request longer than max_model_len is refused on arrival, or cut to fit"),
     ] = "reject"
-    classes: Annotated[
-        Classes | None, Field(description="priority, SLO and patience by name of class; null = all alike")
-    ] = None
+    classes: Classes = None
     timeouts: Annotated[
         TimeoutsSection | None, Field(description="how long clients wait; null = for ever")
     ] = None
@@ -252,21 +254,13 @@ class MixWorkload(Section):
         dict[PartName, Annotated[PlainWorkload, Field(discriminator="kind")]],
         Field(min_length=1, description="workloads by name; the name becomes the class of their requests"),
     ]
-    classes: Annotated[
-        Classes | None, Field(description="priority, SLO and patience by name of class; null = all alike")
-    ] = None
-    length_estimate: Annotated[
-        LengthEstimateSection | None,
-        Field(description="output lengths guessed in advance, for policies that go by them; null = none"),
-    ] = None
-    ignore_eos: Annotated[
-        bool,
-        Field(description="true: max_tokens asks for the output length; false: the model ends it by EOS"),
-    ] = False
+    classes: Classes = None
+    length_estimate: LengthEstimate = None
+    ignore_eos: IgnoreEos = False
     temperature: Temperature = None
 
 
-Workload = Annotated[
+WorkloadSection = Annotated[
     PoissonWorkload
     | GammaWorkload
     | ConstantWorkload
@@ -276,3 +270,29 @@ Workload = Annotated[
     | MixWorkload,
     Field(discriminator="kind"),
 ]
+
+
+def plain_parts(section: WorkloadSection) -> dict[str, PlainWorkload]:
+    """The workloads that a section consists of, by their path in the scenario."""
+    if isinstance(section, MixWorkload):
+        return {f"workload.workloads.{name}": part for name, part in section.workloads.items()}
+    return {"workload": section}
+
+
+def class_names(section: PlainWorkload) -> tuple[str, ...] | None:
+    """The classes of a workload's requests; None where only the trace can tell."""
+    if isinstance(section, TraceWorkload):
+        return None
+    if isinstance(section.lengths, MixtureLengths):
+        return tuple(component.name for component in section.lengths.components)
+    return (DEFAULT_CLASS,)
+
+
+def class_in_mix(part: str, own_class: str) -> str:
+    """The class, in a mixed workload, of a request of a part: the part's name, then its own class if any."""
+    return part if own_class == DEFAULT_CLASS else f"{part}/{own_class}"
+
+
+def unknown_class(name: str, known: Collection[str]) -> str:
+    """The message about a class that no request has."""
+    return f"no request is of this class; there are {', '.join(known)}{did_you_mean(name, known)}"

@@ -22,7 +22,7 @@ from sim.workload.synthetic import draw_requests, share_prefixes
 from sim.workload.table import Client, Limits, RequestTable, Workload
 
 if TYPE_CHECKING:
-    from sim.workload.traces import TraceRows
+    from sim.workload.traces.rows import TraceRows
 
 MAX_CLASSES = 32_767
 MAX_ARRIVAL_S = 1e9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.scenario.popularity import PopularitySection
+from sim.scenario.requests import PopularitySection
 from sim.values import Ints
 
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from sim.errors import InputError
 from sim.random_streams import Streams
-from sim.scenario.classes import ClassSection
+from sim.scenario.requests import ClassSection, TimeoutsSection
 from sim.scenario.scenario import Scenario
-from sim.scenario.timeouts import TimeoutsSection
-from sim.scenario.workload_checks import unknown_class
+from sim.scenario.workload import unknown_class
 from sim.values import Floats
 from sim.workload.table import RequestTable
 from sim.workload.times import draw_times_s

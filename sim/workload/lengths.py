@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.random_streams import Streams
-from sim.scenario.lengths import (
+from sim.scenario.distributions import (
     Fixed,
     FixedLengths,
     Lengths,
@@ -25,9 +25,9 @@ from sim.scenario.lengths import (
     Uniform,
     UniformLengths,
 )
+from sim.scenario.quantile_grids import grid
 from sim.scenario.section import MAX_REQUEST_TOKENS
 from sim.values import Floats, Ints
-from sim.workload.quantile_grids import grid
 
 AnyMarginal = Fixed | Uniform | Lognormal | Quantiles
 

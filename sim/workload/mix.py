@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sim.scenario.workload_checks import part_class
+from sim.scenario.workload import class_in_mix
 from sim.values import Ints
 from sim.workload.prompts import MixedPrompts
 from sim.workload.table import Client, RequestTable, Workload
@@ -55,7 +55,7 @@ class _Merge:
         tables, order = self.tables, self.order
         part = np.repeat(np.arange(len(tables)), [len(table) for table in tables])[order]
         class_names = [
-            part_class(name, own)
+            class_in_mix(name, own)
             for name, table in zip(self.names, tables, strict=True)
             for own in table.class_names
         ]

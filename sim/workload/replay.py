@@ -9,7 +9,8 @@ from sim.random_streams import Streams
 from sim.scenario.scenario import Scenario
 from sim.scenario.workload import TraceWorkload
 from sim.values import Floats
-from sim.workload.traces import TraceRows, TraceWindow, read_trace
+from sim.workload.traces.read import TraceWindow, read_trace
+from sim.workload.traces.rows import TraceRows
 
 
 def replayed_rows(scenario: Scenario, section: TraceWorkload, streams: Streams) -> TraceRows:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.random_streams import Streams
-from sim.scenario.sessions import FixedTurns, GeometricTurns, SessionsSection, TurnCount, UniformTurns
+from sim.scenario.requests import FixedTurns, GeometricTurns, SessionsSection, TurnCount, UniformTurns
 from sim.values import Floats, Ints
 from sim.workload.times import draw_times_s
 

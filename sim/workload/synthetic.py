@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sim.random_streams import Streams
-from sim.scenario.lengths import MixtureLengths
-from sim.scenario.prefixes import PrefixesSection
-from sim.scenario.sessions import SessionsSection
+from sim.scenario.distributions import MixtureLengths
+from sim.scenario.requests import PrefixesSection, SessionsSection
 from sim.scenario.workload import (
     BurstWorkload,
     ClosedLoopWorkload,

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from sim.scenario.times import ExponentialTime, FixedTime, LognormalTime, RandomTime, UniformTime
+from sim.scenario.distributions import ExponentialTime, FixedTime, LognormalTime, RandomTime, UniformTime
 from sim.values import Floats
 
 

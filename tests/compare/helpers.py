@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.scenario import Scenario, scenario_from_data
-from sim.scenario.yaml_source import Data
+from sim.scenario.yaml_text import Data
 
 
 def burst(num_requests: int, prompt_tokens: int, output_tokens: int) -> dict[str, Data]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from sim.errors import InputError
-from sim.scenario.switches import SINCE
+from sim.scenario.rules import SINCE
 from sim.simulation import RunResult, simulate
 from tests.compare.helpers import burst, small_scenario
 

@@ -10,7 +10,7 @@ import pytest
 from scheduler.policies import VICTIM_POLICIES, WAITING_ORDERS
 from sim.errors import InputError
 from sim.scenario import json_schema, load_scenario, scenario_from_data
-from sim.scenario.policies import resolved_policies
+from sim.scenario.resolve import filled_policies
 from sim.simulation import RunResult, simulate
 from tests.cli.helpers import dryserve
 
@@ -104,7 +104,7 @@ def test_policies_meet_the_same_arrivals_and_lengths(tmp_path: Path) -> None:
 def test_null_is_what_scheduling_policy_implies(tmp_path: Path) -> None:
     for kind, victim in (("fcfs", "fcfs_tail"), ("priority", "priority")):
         engine = load_scenario(write(tmp_path), [f"engine.scheduling_policy={kind}"]).engine
-        implied = resolved_policies(engine, "h100-sxm")
+        implied = filled_policies(engine, "h100-sxm")
         assert (implied["victim_policy"].kind, implied["waiting_order"].kind) == (victim, kind)
 
 

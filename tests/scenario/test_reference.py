@@ -9,7 +9,7 @@ import pytest
 
 from sim.errors import InputError
 from sim.scenario import json_schema, reference_markdown, scenario_from_data
-from sim.scenario.yaml_source import Data
+from sim.scenario.yaml_text import Data
 
 FIXED: dict[str, Data] = {"kind": "fixed", "prompt_tokens": 10, "output_tokens": 5}
 SYNTHETIC: dict[str, Data] = {"rate_per_s": 1, "num_requests": 5, "lengths": FIXED}

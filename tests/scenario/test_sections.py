@@ -37,8 +37,8 @@ def test_validators_are_built_when_first_used(section):
 
 @pytest.mark.parametrize("section", [EngineSection, ClusterSection])
 def test_a_section_left_out_is_one_that_says_nothing(section):
-    assert section.untold() == section()
-    assert section.untold().model_dump() == section().model_dump()
+    assert section.with_defaults() == section()
+    assert section.with_defaults().model_dump() == section().model_dump()
 
 
 def test_data_made_in_code_may_have_lists_where_a_file_has_them() -> None:

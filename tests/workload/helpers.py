@@ -12,7 +12,7 @@ import pytest
 from sim.errors import InputError
 from sim.random_streams import streams
 from sim.scenario import scenario_from_data
-from sim.scenario.yaml_source import Data
+from sim.scenario.yaml_text import Data
 from sim.workload import Limits, RequestTable, Workload, build_workload
 
 FIXED: dict[str, Data] = {"kind": "fixed", "prompt_tokens": 100, "output_tokens": 20}

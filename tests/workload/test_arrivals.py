@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sim.scenario.yaml_source import Data
+from sim.scenario.yaml_text import Data
 from tests.workload.helpers import FIXED, build, gaps_s, poisson
 
 MANY = 20_000

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sim.workload.quantile_grids import grid, grid_names
+from sim.scenario.quantile_grids import grid, grid_names
 from sim.workload.table import RequestTable
 from tests.workload.helpers import build, poisson
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.scenario.yaml_source import Data
+from sim.scenario.yaml_text import Data
 from sim.workload import RequestTable
 from tests.workload.helpers import FIXED, build, poisson, tokens_of
 

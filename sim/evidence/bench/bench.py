@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sim.scenario import Scenario, scenario_from_data
-from sim.scenario.yaml_source import Data
+from sim.scenario.yaml_text import Data
 from sim.simulation import RunResult, simulate
 
 GROWTH = (1_000, 10_000, 100_000, 1_000_000)

@@ -13,8 +13,8 @@ from typing import Literal
 from cost_models import engine_profile
 from sim.engine_setup import EngineSetup, engine_setup
 from sim.scenario import EngineSection, Scenario, resolved_engine
-from sim.scenario.rules import RULE_NAMES, release_of, rule_value
-from sim.scenario.switches import EVERYWHERE, SINCE
+from sim.scenario.resolve import release_of
+from sim.scenario.rules import EVERYWHERE, RULE_NAMES, SINCE, rule_value
 
 STEP_TIMES = "step times and front end"
 KV_MEMORY = "KV blocks by the memory plan"

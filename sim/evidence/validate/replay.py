@@ -32,8 +32,8 @@ from sim.evidence.validate.setup import Setup, build_setup
 from sim.evidence.validate.traffic import CannotRunError, Traffic, build_traffic
 from sim.evidence.validate.variant import SHIPPED, Variant
 from sim.random_streams import streams
+from sim.scenario.quantile_grids import grid
 from sim.simulation import RunResult
-from sim.workload.quantile_grids import grid
 
 __all__ = ["Job", "Outcome", "replay_all", "simulate_run"]
 

@@ -16,7 +16,7 @@ from sim.errors import InputError
 from sim.evidence.validate.run_table import MeasuredRun
 from sim.evidence.validate.traffic import CannotRunError, Traffic
 from sim.scenario import Scenario, scenario_from_data
-from sim.scenario.yaml_source import Data
+from sim.scenario.yaml_text import Data
 
 __all__ = ["Setup", "build_setup", "engine_release"]
 

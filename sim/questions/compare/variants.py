@@ -13,11 +13,10 @@ from sim.questions.sweep.axes import full_path
 from sim.scenario import Scenario, load_scenario
 from sim.scenario.cluster import ClusterSection
 from sim.scenario.engine import EngineSection
-from sim.scenario.grid import parse_axis
 from sim.scenario.loader import scenario_from_data, scenario_names
-from sim.scenario.overrides import parse_path, with_value
+from sim.scenario.overrides import parse_axis, parse_path, with_value
 from sim.scenario.section import Section
-from sim.scenario.yaml_source import Data, read_yaml
+from sim.scenario.yaml_text import Data, read_yaml
 
 _KINDS: dict[str, tuple[type[Section], str]] = {
     "engine.victim_policy": (EngineSection, "victim_policy"),

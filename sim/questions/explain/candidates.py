@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sim.scenario.cluster import ClusterSection
 from sim.scenario.engine import EngineSection
-from sim.scenario.switches import knows
+from sim.scenario.rules import knows
 
 THRESHOLDS = (512, 2048, 8192)
 _MOST_BATCHED_TOKENS = 65_536

@@ -13,8 +13,8 @@ from sim.questions.sweep.axes import Axis, Values, make_axes
 from sim.questions.sweep.plan import make_cells
 from sim.questions.sweep.tables import words
 from sim.scenario import Scenario
-from sim.scenario.grid import parse_grid
-from sim.scenario.yaml_source import Data
+from sim.scenario.overrides import parse_grid
+from sim.scenario.yaml_text import Data
 
 GPU, TENSOR = "gpu", "engine.tensor_parallel_size"
 

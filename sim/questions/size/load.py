@@ -8,8 +8,7 @@ from math import ceil
 
 from sim.errors import Fault
 from sim.scenario import Scenario, SloTarget
-from sim.scenario.workload import MixWorkload, OpenLoopSection, TraceWorkload
-from sim.scenario.workload import Workload as WorkloadSection
+from sim.scenario.workload import MixWorkload, OpenLoopSection, TraceWorkload, WorkloadSection
 
 LEAST_REQUESTS, MOST_REQUESTS, MOST_OF_A_FLEET = 500, 6_000, 20_000
 MOST_OF_A_TRACE = 10_000

@@ -12,7 +12,7 @@ from pathlib import Path
 import cost_models
 from cost_models import UnknownNameError
 from sim.errors import Fault, InputError, did_you_mean, input_error
-from sim.scenario.yaml_source import read_yaml
+from sim.scenario.yaml_text import read_yaml
 
 EXAMPLE = "example"
 _FIELDS = ("currency", "note", "per_gpu_hour")

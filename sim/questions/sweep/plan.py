@@ -13,7 +13,7 @@ from sim.questions.sweep.axes import Axis
 from sim.scenario import Scenario
 from sim.scenario.loader import scenario_from_data
 from sim.scenario.overrides import parse_path, with_value
-from sim.scenario.yaml_source import Data
+from sim.scenario.yaml_text import Data
 
 MOST_RUNS = 100_000
 

@@ -10,7 +10,7 @@ import pandas as pd
 from sim.questions.sweep.measures import is_share, measures, thin_percentiles
 from sim.questions.sweep.plan import Cell
 from sim.questions.sweep.runs import Runs
-from sim.scenario.yaml_source import Data
+from sim.scenario.yaml_text import Data
 from sim.statistics.intervals import Interval, replication_interval
 from sim.statistics.precision import two_stage_interval
 from sim.statistics.proportions import wilson_interval

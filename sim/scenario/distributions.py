@@ -1,16 +1,27 @@
-"""The `workload.lengths` section: how many tokens the prompts and outputs of a synthetic workload have."""
+"""Distributions that a scenario can name: of lengths in tokens and of times in seconds."""
 
+import math
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sim.errors import did_you_mean
-from sim.scenario.section import Alternatives, PositiveFloat, Section, Tokens
+from sim.scenario.quantile_grids import grid_names
+from sim.scenario.section import AlsoPlain, Alternatives, NonNegativeFloat, PositiveFloat, Section, Tokens
+
+MAX_TIME_S = 1e9
+
+Seconds = Annotated[NonNegativeFloat, Field(le=MAX_TIME_S)]
 
 
-def _known_grid(name: str) -> str:
-    from sim.workload.quantile_grids import grid_names  # late: the workload package imports these sections
+def _check_order(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = (f"{bound:g}" if isinstance(bound, float) else str(bound) for bound in bounds)
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"low end {low} is above high end {high}")
+    return bounds
 
+
+def _check_grid(name: str) -> str:
     if name not in grid_names():
         raise ValueError(
             f"unknown grid '{name}'{did_you_mean(name, grid_names())} known: {', '.join(grid_names())}"
@@ -18,17 +29,11 @@ def _known_grid(name: str) -> str:
     return name
 
 
-GridName = Annotated[str, AfterValidator(_known_grid)]
+# --- lengths ------------------------------------------------------------------------------------------------
+
+GridName = Annotated[str, AfterValidator(_check_grid)]
+TokenRange = Annotated[tuple[Tokens, Tokens], AfterValidator(_check_order)]
 Spearman = Annotated[float, Field(ge=-1, le=1, description="rank correlation of prompt and output lengths")]
-
-
-def _ordered(bounds: tuple[int, int]) -> tuple[int, int]:
-    if bounds[0] > bounds[1]:
-        raise ValueError(f"low end {bounds[0]} is above high end {bounds[1]}")
-    return bounds
-
-
-TokenRange = Annotated[tuple[Tokens, Tokens], AfterValidator(_ordered)]
 
 
 class Fixed(Section):
@@ -158,3 +163,60 @@ Lengths = Annotated[
     FixedLengths | UniformLengths | LognormalLengths | QuantileLengths | MarginalLengths | MixtureLengths,
     Field(discriminator="kind"),
 ]
+
+
+# --- times --------------------------------------------------------------------------------------------------
+
+
+class FixedTime(Section):
+    """Always the same."""
+
+    kind: Literal["fixed"]
+    value_s: Annotated[Seconds, Field(description="the time")]
+
+
+class UniformTime(Section):
+    """Any time of a range, all equally likely."""
+
+    kind: Literal["uniform"]
+    range_s: Annotated[
+        tuple[Seconds, Seconds], AfterValidator(_check_order), Field(description="[shortest, longest]")
+    ]
+
+
+class ExponentialTime(Section):
+    """Memoryless."""
+
+    kind: Literal["exponential"]
+    mean_s: Annotated[PositiveFloat, Field(le=MAX_TIME_S, description="mean")]
+
+
+class LognormalTime(Alternatives):
+    """Mostly short, sometimes very long."""
+
+    exactly_one_of: ClassVar = (("mean_s", "median_s"),)
+
+    kind: Literal["lognormal"]
+    mean_s: Annotated[Annotated[float, Field(gt=0, le=MAX_TIME_S)] | None, Field(description="mean")] = None
+    median_s: Annotated[Annotated[float, Field(gt=0, le=MAX_TIME_S)] | None, Field(description="median")] = (
+        None
+    )
+    sigma: Annotated[NonNegativeFloat, Field(le=10, description="standard deviation of ln(time)")]
+
+
+def _number_is_fixed_time(value: object) -> object:
+    """`5` is short for `{kind: fixed, value_s: 5}`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if not (math.isfinite(value) and 0 <= value <= MAX_TIME_S):
+        raise ValueError(f"must be from 0 to {MAX_TIME_S:g} seconds (got {value})")
+    return {"kind": "fixed", "value_s": value}
+
+
+RandomTime = Annotated[
+    FixedTime | UniformTime | ExponentialTime | LognormalTime,
+    Field(discriminator="kind"),
+    BeforeValidator(_number_is_fixed_time),
+    AlsoPlain({"type": "number", "minimum": 0}),
+]
+"""A distribution of times in seconds; a bare number is a fixed one."""
