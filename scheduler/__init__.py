@@ -2,7 +2,7 @@
 model.
 
 Start reading at `scheduler.scheduler` (how a step is planned), `scheduler.update` (what its output does) and
-`scheduler.kv_cache.coordinator` (where the blocks come from).
+`scheduler.kv_cache.interface` (where the blocks come from).
 """
 
 from scheduler.cohort import Forecast, SteadySteps, StepRun

@@ -6,7 +6,7 @@ beside running requests, and do not start asynchronous loads into blocks that pr
 
 from __future__ import annotations
 
-from scheduler.kv_cache.lookup import PrefixHits
+from scheduler.kv_cache.interface import PrefixHits
 from scheduler.request import Request
 from scheduler.speculation import Drafter
 from scheduler.state import EngineState
@@ -49,7 +49,7 @@ class AdmissionRoom:
         for request in self.state.prefills_under_way.values():
             reserved += self._needed(request, self._prompt_tokens(request) + ahead, None)
         if ahead:
-            reserved += sum(-(-ahead // manager.block_size) for manager in self.state.kv_cache.managers)
+            reserved += sum(-(-ahead // block_size) for block_size in self.state.kv_cache.block_sizes)
         return reserved
 
     def _prompt_tokens(self, request: Request) -> int:

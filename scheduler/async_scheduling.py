@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 from scheduler.config import SchedulerConfig
-from scheduler.kv_cache.coordinator import KVCache
+from scheduler.kv_cache.interface import KVCache
 from scheduler.output import SchedulerOutput
 from scheduler.release import Rules
 from scheduler.request import Request

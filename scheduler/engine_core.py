@@ -24,7 +24,9 @@ from scheduler.connector import KVConnector, KVReport
 from scheduler.expansion import expand, expand_outputs
 from scheduler.gates import AdmissionGate, StaleOutputGate
 from scheduler.grammar import AcceptAll, DraftValidator, GrammarGate
-from scheduler.kv_cache.plain import PlainKVCache, build_kv_cache
+from scheduler.kv_cache.grouped import DeferredFrees, GroupedKVCache
+from scheduler.kv_cache.interface import KVCache
+from scheduler.kv_cache.plain import PlainKVCache, plain_suffices
 from scheduler.lora import AdapterGate
 from scheduler.output import EngineCoreOutputs, SchedulerOutput
 from scheduler.policies import (
@@ -104,15 +106,19 @@ class EngineCore:
             caching=kv_cache_config.enable_caching,
             has_connector=connector is not None,
         )
-        kv_cache = build_kv_cache(
-            kv_cache_config,
-            max_model_len=config.max_model_len,
-            rules=rules,
-            drafter=drafting,
-            frees_are_deferred=connector is not None
-            and config.async_scheduling
-            and rules.defer_frees_in_flight,
-        )
+        kv_cache: KVCache
+        plain_kv: PlainKVCache | None = None
+        deferred_frees: DeferredFrees | None = None
+        frees_are_deferred = connector is not None and config.async_scheduling and rules.defer_frees_in_flight
+        if plain_suffices(kv_cache_config, drafting, frees_are_deferred=frees_are_deferred):
+            kv_cache = plain_kv = PlainKVCache(
+                kv_cache_config, max_model_len=config.max_model_len, rules=rules, drafter=drafting
+            )
+        else:
+            kv_cache = grouped = GroupedKVCache(
+                kv_cache_config, max_model_len=config.max_model_len, rules=rules, drafter=drafting
+            )
+            deferred_frees = DeferredFrees(grouped) if frees_are_deferred else None
         by_priority = config.policy == "priority"
         order = waiting_order or (PriorityOrder() if by_priority else FcfsOrder())
         if victim_policy is None:
@@ -131,6 +137,7 @@ class EngineCore:
             PrefillInterval(config.prefill_interval),
             connector,
             finished_by_client={} if config.include_finished_set else None,
+            deferred_frees=deferred_frees,
         )
         if preemption_mode is not None:
             self.state.preemption_mode = preemption_mode
@@ -142,20 +149,18 @@ class EngineCore:
         if config.max_loras is not None:
             gates.append(AdapterGate(self.state, config.max_loras))
         self._scheduler = Scheduler(self.state, victim_policy, gates, self.bookkeeping, drafting)
-        if forecast is not None and self._may_have_cohort(drafting):
-            assert isinstance(kv_cache, PlainKVCache)
-            self.state.cohort = Cohort(self.state, kv_cache, forecast, self._scheduler, most_in_flight)
+        if forecast is not None and plain_kv is not None and self._may_have_cohort(drafting):
+            self.state.cohort = Cohort(self.state, plain_kv, forecast, self._scheduler, most_in_flight)
         self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
         self._names_everybody = names_everybody and self.state.cohort is not None
         self._compact: dict[SchedulerOutput, SchedulerOutput] = {}
         """By outputs that name everybody: those that the cohort wrote, until their update."""
 
     def _may_have_cohort(self, drafting: Drafter) -> bool:
-        """A cohort knows the plain KV cache, and nothing that would look at each request in each step."""
+        """A cohort needs that nothing would look at each request in each step (and a plain KV cache)."""
         config = self.config
         return (
-            isinstance(self.kv_cache, PlainKVCache)
-            and not isinstance(self.state.waiting.ordinary, PolicyQueue)
+            not isinstance(self.state.waiting.ordinary, PolicyQueue)
             and not drafting.num_drafts
             and config.max_loras is None
             and self.state.connector is None

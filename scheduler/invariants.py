@@ -13,7 +13,7 @@ from itertools import chain
 
 from scheduler.engine_core import EngineCore
 from scheduler.errors import InvariantError
-from scheduler.kv_cache.pool import NULL_BLOCK
+from scheduler.kv_cache.interface import NULL_BLOCK
 from scheduler.output import SchedulerOutput
 from scheduler.request import Request
 from scheduler.status import RequestStatus
@@ -57,8 +57,9 @@ def _blocks(engine: EngineCore) -> Iterator[str]:
     for request in engine.kv_cache.holders.values():
         for table in request.block_tables:
             held.update(block for block in table if block != NULL_BLOCK)
-    for _, blocks in engine.state.deferred_frees:
-        held.update(blocks)
+    if engine.state.deferred_frees is not None:
+        for _, blocks in engine.state.deferred_frees.waiting:
+            held.update(blocks)
     for block in range(pool.num_blocks):
         if held[block] != ref_counts[block]:
             yield f"block {block} has reference count {ref_counts[block]} but {held[block]} holders"
@@ -121,8 +122,8 @@ def _progress(engine: EngineCore, drafts_in_flight: Mapping[int, int]) -> Iterat
         if bool(request.block_tables) != (request.request_id in engine.kv_cache.holders):
             yield f"request {request.request_id} holds blocks and is not listed, or the other way round"
         if request.block_tables:
-            for manager in engine.kv_cache.managers:
-                slots = len(request.block_tables[manager.index]) * manager.block_size
+            for table, block_size in zip(request.block_tables, engine.kv_cache.block_sizes, strict=True):
+                slots = len(table) * block_size
                 if slots < min(computed, engine.config.max_model_len):
                     yield f"request {request.request_id} has {computed} computed tokens in {slots} slots"
         elif computed:

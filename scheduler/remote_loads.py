@@ -44,7 +44,7 @@ class RemoteLoads(AdmissionGate):
             if request.num_computed_tokens == request.num_tokens:
                 request.num_computed_tokens -= 1
         else:
-            loaded = len(request.block_tables[0]) * kv_cache.managers[0].block_size
+            loaded = len(request.block_tables[0]) * kv_cache.block_sizes[0]
             loaded = min(loaded, request.num_tokens)
             request.num_computed_tokens = loaded - 1 if loaded == request.num_tokens else loaded
         if kv_cache.caching:
@@ -99,7 +99,7 @@ class RemoteLoads(AdmissionGate):
         The first holder of a bad block falls to that block and will compute it again; a later sharer keeps
         the block and falls to what it had before. Also returns the blocks from each first bad one on.
         """
-        size = self.state.kv_cache.managers[0].block_size
+        size = self.state.kv_cache.block_sizes[0]
         marked: set[int] = set()
         broken, bad_blocks = [], []
         for request in requests:
@@ -127,4 +127,4 @@ class RemoteLoads(AdmissionGate):
             return request.num_cached_tokens
         if request.request_id in self.state.failed_loads:
             return request.num_computed_tokens
-        return len(request.block_tables[0]) * self.state.kv_cache.managers[0].block_size
+        return len(request.block_tables[0]) * self.state.kv_cache.block_sizes[0]

@@ -16,7 +16,7 @@ from scheduler.async_scheduling import SyncBookkeeping
 from scheduler.connector import ExternalMatch
 from scheduler.errors import InvariantError
 from scheduler.gates import AdmissionGate
-from scheduler.kv_cache.lookup import PrefixHits
+from scheduler.kv_cache.interface import PrefixHits
 from scheduler.output import SchedulerOutput
 from scheduler.policies import FcfsTail, RunningView, VictimPolicy, VictimView
 from scheduler.request import Request

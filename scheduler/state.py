@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -11,7 +10,8 @@ from scheduler.accounts import PreemptionAccounts
 from scheduler.async_scheduling import SyncBookkeeping
 from scheduler.config import SchedulerConfig
 from scheduler.connector import KVConnector
-from scheduler.kv_cache.coordinator import KVCache
+from scheduler.kv_cache.grouped import DeferredFrees
+from scheduler.kv_cache.interface import KVCache
 from scheduler.output import SchedulerOutput
 from scheduler.policies.preemption_mode import PreemptionMode, Recompute
 from scheduler.policies.view import unshared_blocks
@@ -89,8 +89,8 @@ class EngineState:
     """With a connector: prompts admitted in part or being loaded, whose other blocks will be needed."""
     num_steps: int = 0
     """Steps so far that scheduled anything."""
-    deferred_frees: deque[tuple[int, list[int]]] = field(default_factory=deque)
-    """Blocks of steps in flight, to be freed when the step of this number has been processed."""
+    deferred_frees: DeferredFrees | None = None
+    """Blocks that steps in flight still write into, where the release waits for these steps to free them."""
 
     def note_step(self, output: SchedulerOutput) -> None:
         """A step has been planned: number it, and let it carry the ids that ended since the last."""
@@ -135,14 +135,7 @@ class EngineState:
 
     def free_blocks(self, request: Request) -> None:
         """Give back what a request holds: now, or when the step that still writes into it is processed."""
-        if self.connector and self.rules.defer_frees_in_flight and request.num_tokens_in_flight > 0:
-            blocks = self.kv_cache.detach(request)
-            if blocks:
-                self.deferred_frees.append((self.num_steps, blocks))
+        if self.deferred_frees is not None and request.num_tokens_in_flight > 0:
+            self.deferred_frees.free(request, self.num_steps)
         else:
             self.kv_cache.free(request)
-
-    def release_deferred(self, step_number: int) -> None:
-        """The step of this number is being processed."""
-        while self.deferred_frees and self.deferred_frees[0][0] <= step_number:
-            self.kv_cache.release_detached(self.deferred_frees.popleft()[1])

@@ -46,8 +46,8 @@ class OutputUpdate:
         entries: list[RequestOutput] = []
         worthless: set[int] | None = None
         errors: list[RequestOutput] | None = None
-        if state.deferred_frees and output.requests:
-            state.release_deferred(output.step_number)
+        if state.deferred_frees is not None and output.requests:
+            state.deferred_frees.release(output.step_number)
         if report is not None and report.invalid_blocks:
             worthless, errors = self.remote_loads.take_invalid_blocks(report.invalid_blocks, output)
         from_waiting: list[Request] | None = None

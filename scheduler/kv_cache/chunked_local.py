@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scheduler.kv_cache.interface import NULL_BLOCK
 from scheduler.kv_cache.manager import append_column, shorten
-from scheduler.kv_cache.pool import NULL_BLOCK
 from scheduler.kv_cache.sliding import WindowManager
 from scheduler.request import Request
 

@@ -10,19 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec
+from scheduler.kv_cache.interface import PrefixHits
 from scheduler.kv_cache.manager import GroupManager, shorten
 from scheduler.release import Rules
 from scheduler.request import Request
-
-
-class PrefixHits:
-    """Cached blocks a request can start from: one list per group, and the tokens they cover."""
-
-    __slots__ = ("blocks", "num_tokens")
-
-    def __init__(self, blocks: list[list[int]], num_tokens: int = 0) -> None:
-        self.blocks = blocks
-        self.num_tokens = num_tokens
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.config import KVGroupSpec
-from scheduler.kv_cache.manager import NEVER
-from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool
+from scheduler.kv_cache.interface import NEVER, NULL_BLOCK
+from scheduler.kv_cache.pool import BlockPool
 from scheduler.kv_cache.sliding import SlidingManager
 from scheduler.request import Request
 

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 
 from scheduler.config import KVGroupSpec
 from scheduler.kv_cache.entry import InBlockBoundary, ReachableBlocks
-from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool
+from scheduler.kv_cache.interface import NEVER, NULL_BLOCK
+from scheduler.kv_cache.pool import BlockPool
 from scheduler.request import Request
-
-NEVER = 1 << 62
-"""A token count no request reaches."""
 
 
 class GroupManager:

@@ -1,14 +1,15 @@
 """The plain KV cache: one group of full attention, which is what most models have.
 
-It decides as the coordinator does, without the detour over groups, and its blocks move in runs (see `runs`):
-what a request holds alone is taken, entered in the prefix cache and freed at a price per run, not per block.
+It decides as `grouped.GroupedKVCache` does, without the detour over groups, and its blocks move in runs (see
+`runs`): what a request holds alone is taken, entered in the prefix cache and freed at a price per run, not
+per block.
 """
 
 from __future__ import annotations
 
 from scheduler.config import GroupKind, KVCacheConfig
-from scheduler.kv_cache.coordinator import KVCache
-from scheduler.kv_cache.lookup import PrefixHits
+from scheduler.kv_cache.hashes import BlockHasher
+from scheduler.kv_cache.interface import KVCache, Pool, PrefixHits
 from scheduler.kv_cache.run_queue import BlockRun
 from scheduler.kv_cache.runs import RunHits, RunPool
 from scheduler.release import Rules
@@ -16,8 +17,24 @@ from scheduler.request import Request
 from scheduler.speculation import Drafter
 
 
+def plain_suffices(config: KVCacheConfig, drafter: Drafter, *, frees_are_deferred: bool) -> bool:
+    """Whether a `PlainKVCache` can serve: full attention only, hashed block by block, and freed at once."""
+    spec = config.groups[0]
+    return (
+        len(config.groups) == 1
+        and spec.kind is GroupKind.FULL
+        and (not config.enable_caching or spec.block_size == config.hash_block_size)
+        and drafter.reads_ahead <= 1
+        and not drafter.hash_lookahead
+        and not frees_are_deferred
+    )
+
+
 class PlainKVCache(KVCache):
-    """A `KVCache` whose only group is full attention, hashed block by block."""
+    """Block tables and prefix cache of one group of full attention, hashed block by block.
+
+    `drafter` is what speculative decoding asks of it, `rules` are those of the release.
+    """
 
     def __init__(
         self,
@@ -27,34 +44,64 @@ class PlainKVCache(KVCache):
         rules: Rules | None = None,
         drafter: Drafter | None = None,
     ) -> None:
-        super().__init__(config, max_model_len=max_model_len, rules=rules, drafter=drafter, pool_blocks=1)
-        self.run_pool = RunPool(
-            config.num_blocks, self.holders, reuse_unhashed_first=self.rules.reuse_unhashed_first
-        )
-        self.pool = self.run_pool
+        rules, drafter = rules or Rules(), drafter or Drafter()
+        self.caching = config.enable_caching
+        self.max_model_len = max_model_len
+        self.num_lookahead_tokens = drafter.lookahead_slots
+        self.drop_last_hit = drafter.drops_last_hit
+        self.hasher = BlockHasher(config.hash_block_size, drafter.hash_lookahead)
         self.block_size = config.groups[0].block_size
+        self.block_sizes = [self.block_size]
+        self.holders = {}
+        self.run_pool = RunPool(
+            config.num_blocks, self.holders, reuse_unhashed_first=rules.reuse_unhashed_first
+        )
+
+    @property
+    def pool(self) -> Pool:
+        """The blocks in runs, seen one by one."""
+        return self.run_pool
+
+    # --- counts -----------------------------------------------------------------------------------------
+
+    @property
+    def num_blocks(self) -> int:
+        """All blocks, the null block included."""
+        return self.run_pool.num_blocks
 
     @property
     def num_free_blocks(self) -> int:
-        """See `KVCache.num_free_blocks`."""
+        """Blocks without a holder, cached ones included."""
         return self.run_pool.free_queue.size
 
     @property
     def num_used_blocks(self) -> int:
-        """See `KVCache.num_used_blocks`."""
+        """Blocks with at least one holder."""
         return self.run_pool.num_blocks - 1 - self.run_pool.free_queue.size
 
     @property
     def num_cached_free_blocks(self) -> int:
-        """See `KVCache.num_cached_free_blocks`."""
+        """Blocks without a holder that can still be hit."""
         return self.run_pool.num_cached_free
 
+    @property
+    def num_evictions(self) -> int:
+        """Cached blocks handed out again so far."""
+        return self.run_pool.num_evictions
+
+    @property
+    def num_freed_blocks(self) -> int:
+        """Blocks that lost their last holder so far."""
+        return self.run_pool.num_freed
+
+    # --- lookup -----------------------------------------------------------------------------------------
+
     def no_hits(self) -> PrefixHits:
-        """See `KVCache.no_hits`."""
+        """No runs at all."""
         return self.run_pool.no_hits
 
     def find_hits(self, request: Request) -> PrefixHits:
-        """See `KVCache.find_hits`."""
+        """The leading parts of runs that the text starts with, never the whole text."""
         self.hasher.extend(request)
         size = self.block_size
         hits = self.run_pool.find_hits(request.block_keys, (request.num_tokens - 1) // size)
@@ -62,6 +109,15 @@ class PlainKVCache(KVCache):
             hits.drop_last()
         hits.num_tokens = hits.num_blocks * size
         return hits
+
+    # --- allocation -------------------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """Nothing depends on steps here."""
+
+    def cut_at_state_boundary(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
+        """All of them: there are no states."""
+        return num_tokens
 
     def allocate(
         self,
@@ -74,7 +130,7 @@ class PlainKVCache(KVCache):
         enter_cache: bool = True,
         keep_free: int = 0,
     ) -> bool:
-        """See `KVCache.allocate`."""
+        """The runs of the hits first, then new blocks; False if there are too few free ones."""
         pool, size = self.run_pool, self.block_size
         computed = request.num_computed_tokens + num_external_tokens
         num_held = len(request.block_tables[0]) if request.block_tables else 0
@@ -107,7 +163,7 @@ class PlainKVCache(KVCache):
         return True
 
     def grow(self, request: Request, num_new_tokens: int, num_lookahead_tokens: int = 0) -> bool:
-        """See `KVCache.grow`."""
+        """New blocks behind the table where they are needed; False if there are too few free ones."""
         size = self.block_size
         table = request.block_tables[0]
         computed = request.num_computed_tokens
@@ -127,7 +183,7 @@ class PlainKVCache(KVCache):
     def num_blocks_for(
         self, request: Request, num_tokens: int, hits: PrefixHits | None, num_batched_tokens: int
     ) -> int:
-        """See `KVCache.num_blocks_for`."""
+        """What the table and the hits lack, and those hits that are free now."""
         needed = -(-num_tokens // self.block_size)
         if request.block_tables:
             needed -= len(request.block_tables[0])
@@ -144,8 +200,10 @@ class PlainKVCache(KVCache):
         recomputing = computed + num_tokens < max(request.high_water_tokens, request.num_tokens)
         request.kv_quiet_until = 0 if recomputing else min(until, self.max_model_len - 1)
 
+    # --- cache and end ----------------------------------------------------------------------------------
+
     def enter(self, request: Request, num_tokens: int) -> None:
-        """See `KVCache.enter`."""
+        """Enter the full blocks of the first `num_tokens` tokens in the prefix cache, those not yet there."""
         size = self.block_size
         first, full = request.num_cached_blocks[0], num_tokens // size
         if full > first:
@@ -190,7 +248,7 @@ class PlainKVCache(KVCache):
                 run = pool.close(run, i)
 
     def free(self, request: Request) -> None:
-        """See `KVCache.free`."""
+        """Release all runs of the request, the last block of its table first."""
         if request.block_tables:
             self.run_pool.release(request)
             request.block_tables = []
@@ -200,11 +258,11 @@ class PlainKVCache(KVCache):
             del self.holders[request.request_id]
 
     def num_hashed_tokens(self, request: Request) -> int:
-        """See `KVCache.num_hashed_tokens`."""
+        """All blocks that were ever entered count: those that a request holds are not evicted."""
         return request.num_cached_blocks[0] * self.block_size if request.block_tables else 0
 
     def num_common_prefix_blocks(self, request: Request) -> list[int]:
-        """See `KVCache.num_common_prefix_blocks`."""
+        """Leading blocks of this request that all holders share, as a list of one."""
         if not self.caching or not request.block_tables:
             return [0]
         num_common, num_blocks = 0, len(request.block_tables[0])
@@ -215,25 +273,9 @@ class PlainKVCache(KVCache):
             num_common = num_common + len(run.blocks) if run.holder is None else min(run.end, num_blocks)
         return [num_common]
 
-
-def build_kv_cache(
-    config: KVCacheConfig,
-    *,
-    max_model_len: int,
-    rules: Rules | None = None,
-    drafter: Drafter | None = None,
-    frees_are_deferred: bool = False,
-) -> KVCache:
-    """The KV cache for a configuration: plain where that is enough."""
-    drafter = drafter or Drafter()
-    spec = config.groups[0]
-    plain = (
-        len(config.groups) == 1
-        and spec.kind is GroupKind.FULL
-        and (not config.enable_caching or spec.block_size == config.hash_block_size)
-        and drafter.reads_ahead <= 1
-        and not drafter.hash_lookahead
-        and not frees_are_deferred
-    )
-    kind = PlainKVCache if plain else KVCache
-    return kind(config, max_model_len=max_model_len, rules=rules, drafter=drafter)
+    def reset(self) -> bool:
+        """Empty the prefix cache; refused (False) while any block is in use."""
+        if self.num_used_blocks:
+            return False
+        self.run_pool.forget_all()
+        return True

@@ -7,61 +7,11 @@ it. All KV groups draw from this one pool, but each has its own table of cached 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator
 
 from scheduler.kv_cache.free_queue import FreeQueue
+from scheduler.kv_cache.interface import NULL_BLOCK
 from scheduler.request import Request
-
-NULL_BLOCK = 0
-"""Stands in block tables for positions whose KV is not kept. Never handed out, counted or cached."""
-
-
-class FreeBlocks(Protocol):
-    """The free queue as seen from outside: block ids from head (next to be handed out) to tail."""
-
-    size: int
-
-    def __iter__(self) -> Iterator[int]: ...
-
-
-class Pool(Protocol):
-    """What a pool of blocks tells; `BlockPool` and `runs.RunPool` do."""
-
-    num_blocks: int
-    num_cached_free: int
-    num_evictions: int
-    num_freed: int
-
-    @property
-    def free_queue(self) -> FreeBlocks:
-        """The blocks without a holder."""
-
-    @property
-    def ref_counts(self) -> Sequence[int]:
-        """Holders of each block."""
-
-    @property
-    def key_of_block(self) -> Sequence[int | None]:
-        """The key of each block, None where it cannot be hit."""
-
-    def unshared_blocks(self, request: Request) -> list[int]:
-        """Blocks that this request alone holds."""
-
-    def find(self, key: int, group: int) -> int:
-        """The earliest entered block with this key, `NULL_BLOCK` if there is none."""
-
-    def cached_blocks(self) -> Iterator[int]:
-        """Every block that can be hit."""
-
-    def cached_keys(self) -> Iterator[int]:
-        """Keys of cached blocks; of a chain of consecutive ones, at least one."""
-
-    def forget(self, block: int) -> None:
-        """Take a block out of the prefix cache."""
-
-    def forget_all(self) -> None:
-        """Empty the prefix cache."""
 
 
 class BlockPool:

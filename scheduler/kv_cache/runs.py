@@ -18,9 +18,8 @@ from functools import cache
 from typing import Protocol
 
 from scheduler.kv_cache.hashes import ROOM_BITS
+from scheduler.kv_cache.interface import NULL_BLOCK, PrefixHits
 from scheduler.kv_cache.keys import BlockKeys
-from scheduler.kv_cache.lookup import PrefixHits
-from scheduler.kv_cache.pool import NULL_BLOCK
 from scheduler.kv_cache.run_queue import OPEN, BlockRun, RunQueue
 from scheduler.request import Request
 

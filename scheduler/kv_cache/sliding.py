@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.kv_cache.manager import NEVER, GroupManager, append_column, shorten
-from scheduler.kv_cache.pool import NULL_BLOCK
+from scheduler.kv_cache.interface import NEVER, NULL_BLOCK
+from scheduler.kv_cache.manager import GroupManager, append_column, shorten
 from scheduler.request import Request
 
 

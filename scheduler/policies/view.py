@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from scheduler.kv_cache.pool import Pool
+from scheduler.kv_cache.interface import Pool
 from scheduler.request import Request
 
 

@@ -179,11 +179,12 @@ BLOCKS: dict[str, Mutant] = {
         "if not kv_cache.caching:",
         noticed_by="0.16.0/salt_skip-1",
     ),
-    "reset_with_blocks_in_use": one(
+    "reset_with_blocks_in_use": Mutant(
         "the prefix cache is not reset while blocks are in use",
-        CACHE,
-        "if self.num_used_blocks:",
-        "if False:",
+        (
+            (PLAIN, "if self.num_used_blocks:", "if False:"),
+            (CACHE, "if self.num_used_blocks:", "if False:"),
+        ),
         noticed_by="0.16.0/reset-1",
     ),
     "reset_preempts_from_the_front": one(
@@ -219,7 +220,7 @@ BLOCKS: dict[str, Mutant] = {
         CACHE,
         "        if self._droppers:\n            self._drop_skipped(request, computed)\n        needed = 0\n",
         "        needed = 0\n        if sum(m.blocks_missing(request, num_slots) for m in self.managers) > "
-        "self.pool.free_queue.size:\n            return False\n"
+        "self.block_pool.free_queue.size:\n            return False\n"
         "        if self._droppers:\n            self._drop_skipped(request, computed)\n",
         noticed_by="0.16.0/hybrid_sizes-0",
     ),
@@ -277,7 +278,11 @@ BLOCKS: dict[str, Mutant] = {
         "common prefix blocks are shared by all who hold blocks",
         (
             (PLAIN, "if num_holders != len(self.holders):", "if num_holders < 2:"),
-            (CACHE, "self.pool.ref_counts[block] != len(self.holders)", "self.pool.ref_counts[block] < 2"),
+            (
+                CACHE,
+                "self.block_pool.ref_counts[block] != len(self.holders)",
+                "self.block_pool.ref_counts[block] < 2",
+            ),
         ),
         noticed_by="0.16.0/spec_eagle-4",
     ),

@@ -11,7 +11,7 @@ from scheduler import (
     SchedulerConfig,
     SpeculativeConfig,
 )
-from scheduler.kv_cache.coordinator import KVCache
+from scheduler.kv_cache.grouped import GroupedKVCache
 from scheduler.policies import PriorityOrder
 from scheduler.queues import make_queue
 
@@ -59,7 +59,9 @@ def test_requests_set_aside_under_priority_return_through_a_heap_of_their_own() 
 def test_hits_over_groups_of_different_block_sizes_are_multiples_of_the_larger() -> None:
     """Full attention has blocks of 32 tokens, the window group of 16: 48 cached tokens are a hit of 32."""
     full, sliding = KVGroupSpec(GroupKind.FULL, 32), KVGroupSpec(GroupKind.SLIDING, 16, window=17)
-    cache = KVCache(KVCacheConfig(50, 16, groups=(full, sliding), hash_block_size=16), max_model_len=4096)
+    cache = GroupedKVCache(
+        KVCacheConfig(50, 16, groups=(full, sliding), hash_block_size=16), max_model_len=4096
+    )
     first = prompt(0, 64)
     assert cache.allocate(first, 64)
     fourth = first.block_tables[1][3]
@@ -73,7 +75,7 @@ def test_hits_over_groups_of_different_block_sizes_are_multiples_of_the_larger()
 def test_blocks_that_external_tokens_put_out_of_sight_need_no_memory() -> None:
     """96 tokens come from outside and the window is 32: of seven blocks only the last three are needed."""
     group = KVGroupSpec(GroupKind.SLIDING, 16, window=32)
-    cache = KVCache(KVCacheConfig(4, 16, groups=(group,)), max_model_len=4096)
+    cache = GroupedKVCache(KVCacheConfig(4, 16, groups=(group,)), max_model_len=4096)
     request = prompt(0, 112)
     assert cache.allocate(request, 16, hits=cache.no_hits(), num_external_tokens=96)
     assert request.block_tables[0] == [0, 0, 0, 0, 1, 2, 3]
@@ -81,7 +83,7 @@ def test_blocks_that_external_tokens_put_out_of_sight_need_no_memory() -> None:
 
 def test_blocks_for_external_tokens_come_before_new_ones_in_every_group() -> None:
     groups = (KVGroupSpec(GroupKind.FULL, 16), KVGroupSpec(GroupKind.FULL, 16))
-    cache = KVCache(KVCacheConfig(10, 16, groups=groups), max_model_len=4096)
+    cache = GroupedKVCache(KVCacheConfig(10, 16, groups=groups), max_model_len=4096)
     request = prompt(0, 48)
     assert cache.allocate(request, 16, hits=cache.no_hits(), num_external_tokens=32)
     assert request.block_tables == [[1, 2, 5], [3, 4, 6]]

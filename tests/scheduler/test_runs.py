@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from scheduler import KVCacheConfig, Request
-from scheduler.kv_cache.coordinator import KVCache
+from scheduler.kv_cache.grouped import GroupedKVCache
+from scheduler.kv_cache.interface import KVCache
 from scheduler.kv_cache.keys import BlockKeys
 from scheduler.kv_cache.plain import PlainKVCache
 from scheduler.release import Rules, release
@@ -24,7 +25,7 @@ class Caches:
         config = KVCacheConfig(num_blocks, SIZE)
         self.random = random
         self.runs = PlainKVCache(config, max_model_len=400, rules=rules, drafter=drafter)
-        self.singles = KVCache(config, max_model_len=400, rules=rules, drafter=drafter)
+        self.singles = GroupedKVCache(config, max_model_len=400, rules=rules, drafter=drafter)
         self.active: list[tuple[Request, Request]] = []
         self.num_requests = 0
 

@@ -1,20 +1,22 @@
-"""The KV cache of one engine: finds prefix hits, allocates, enters and frees blocks over all its groups.
+"""The KV cache over several groups of layers: finds prefix hits, allocates, enters and frees in all of them.
 
-The scheduler speaks to this object alone. Groups share the block pool; where the order of taking blocks
-shows, it is: hits of every group first, then blocks for externally loaded tokens, then new blocks, group by
-group.
+Groups share the block pool; where the order of taking blocks shows, it is: hits of every group first, then
+blocks for externally loaded tokens, then new blocks, group by group.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec
 from scheduler.kv_cache.chunked_local import ChunkedLocalManager
 from scheduler.kv_cache.entry import EntryLimit, InBlockBoundary, ReachableBlocks
 from scheduler.kv_cache.hashes import BlockHasher
-from scheduler.kv_cache.lookup import PrefixHits, PrefixLookup
+from scheduler.kv_cache.interface import NEVER, NULL_BLOCK, KVCache, Pool, PrefixHits
+from scheduler.kv_cache.lookup import PrefixLookup
 from scheduler.kv_cache.mamba import AlignedMambaManager, MambaManager
-from scheduler.kv_cache.manager import NEVER, GroupManager
-from scheduler.kv_cache.pool import NULL_BLOCK, BlockPool, Pool
+from scheduler.kv_cache.manager import GroupManager
+from scheduler.kv_cache.pool import BlockPool
 from scheduler.kv_cache.sliding import SlidingManager
 from scheduler.release import Rules
 from scheduler.request import Request
@@ -34,11 +36,10 @@ def _manager_class(spec: KVGroupSpec) -> type[GroupManager]:
     return _MANAGERS[spec.kind]
 
 
-class KVCache:
-    """Block tables and prefix cache of all groups.
+class GroupedKVCache(KVCache):
+    """Block tables and prefix cache of any groups: one `BlockPool`, and a manager for each group.
 
-    `drafter` is what speculative decoding asks of it, `rules` are those of the release. A subclass with a
-    pool of its own leaves this one with fewer blocks: `pool_blocks`.
+    `drafter` is what speculative decoding asks of it, `rules` are those of the release.
     """
 
     def __init__(
@@ -48,22 +49,17 @@ class KVCache:
         max_model_len: int,
         rules: Rules | None = None,
         drafter: Drafter | None = None,
-        pool_blocks: int | None = None,
     ) -> None:
         rules, drafter = rules or Rules(), drafter or Drafter()
-        self.config = config
         self.rules = rules
         self.max_model_len = max_model_len
         self.num_lookahead_tokens = drafter.lookahead_slots
         self.caching = config.enable_caching
         self.drop_last_hit = drafter.drops_last_hit
         self._steady = drafter.drafting_slots == 0
-        pool = self._block_pool = BlockPool(
-            pool_blocks or config.num_blocks,
-            len(config.groups),
-            reuse_unhashed_first=rules.reuse_unhashed_first,
+        pool = self.block_pool = BlockPool(
+            config.num_blocks, len(config.groups), reuse_unhashed_first=rules.reuse_unhashed_first
         )
-        self.pool: Pool = pool
         self.hasher = BlockHasher(config.hash_block_size, drafter.hash_lookahead)
         self._entry_limit = EntryLimit(config, rules, drafter)
         self.managers = [
@@ -83,10 +79,8 @@ class KVCache:
             (manager.block_size for manager in self.managers if isinstance(manager, AlignedMambaManager)), 0
         )
         self._lookup = PrefixLookup(config, self.managers, rules, drops_last_hit=self.drop_last_hit)
-        self.holders: dict[int, Request] = {}
-        """Requests that hold blocks, by id: running, waiting with blocks, or finished but not yet
-        released.
-        """
+        self.block_sizes = [manager.block_size for manager in self.managers]
+        self.holders = {}
 
     def _choose_what_to_enter(self, config: KVCacheConfig, rules: Rules) -> None:
         common, drop = config.common_block_size, self.drop_last_hit
@@ -104,34 +98,39 @@ class KVCache:
     # --- counts -----------------------------------------------------------------------------------------
 
     @property
+    def pool(self) -> Pool:
+        """The blocks of all groups."""
+        return self.block_pool
+
+    @property
     def num_blocks(self) -> int:
         """All blocks, the null block included."""
-        return self.pool.num_blocks
+        return self.block_pool.num_blocks
 
     @property
     def num_free_blocks(self) -> int:
         """Blocks without a holder, cached ones included."""
-        return self.pool.free_queue.size
+        return self.block_pool.free_queue.size
 
     @property
     def num_used_blocks(self) -> int:
         """Blocks with at least one holder."""
-        return self.pool.num_blocks - 1 - self.pool.free_queue.size
+        return self.block_pool.num_blocks - 1 - self.block_pool.free_queue.size
 
     @property
     def num_cached_free_blocks(self) -> int:
         """Blocks without a holder that can still be hit."""
-        return self.pool.num_cached_free
+        return self.block_pool.num_cached_free
 
     @property
     def num_evictions(self) -> int:
         """Cached blocks handed out again so far."""
-        return self.pool.num_evictions
+        return self.block_pool.num_evictions
 
     @property
     def num_freed_blocks(self) -> int:
         """Blocks that lost their last holder so far."""
-        return self.pool.num_freed
+        return self.block_pool.num_freed
 
     # --- lookup -----------------------------------------------------------------------------------------
 
@@ -185,14 +184,7 @@ class KVCache:
         enter_cache: bool = True,
         keep_free: int = 0,
     ) -> bool:
-        """Give the request slots for its next tokens; False (and nothing taken) if there are too few free
-        blocks.
-
-        Slots cover computed, hit, external, new and lookahead tokens. Full blocks of known tokens are entered
-        in the prefix cache at once unless `enter_cache` is off (loads still under way). Blocks that have
-        fallen out of a window are given back first, even if the allocation then fails. So many blocks as
-        `keep_free` says must remain free.
-        """
+        """The managers of all groups are asked first, then each takes what it needs."""
         num_hit_tokens = hits.num_tokens if hits else 0
         computed = request.num_computed_tokens + num_hit_tokens + num_external_tokens
         num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
@@ -202,7 +194,7 @@ class KVCache:
         for manager in self.managers:
             group_hits = hits.blocks[manager.index] if hits else ()
             needed += manager.blocks_needed(request, num_slots, group_hits, computed)
-        if needed > self.pool.free_queue.size - keep_free:
+        if needed > self.block_pool.free_queue.size - keep_free:
             return False
 
         if not request.block_tables:
@@ -225,7 +217,7 @@ class KVCache:
         for manager in self.managers:
             needed += manager.blocks_missing(request, num_slots)
         if needed:
-            if needed > self.pool.free_queue.size:
+            if needed > self.block_pool.free_queue.size:
                 return False
             for manager in self.managers:
                 manager.extend(request, num_slots)
@@ -306,26 +298,14 @@ class KVCache:
         if request.block_tables:
             for manager in self.managers:
                 manager.free(request)
-            request.block_tables = []
-            request.num_cached_blocks = []
-            request.kv_quiet_until = 0
-            del self.holders[request.request_id]
+            self.forget_tables(request)
 
-    def detach(self, request: Request) -> list[int]:
-        """Take a request's blocks from it without releasing them; pass the list to `release_detached`
-        later.
-        """
-        blocks = [block for table in request.block_tables for block in table if block != NULL_BLOCK]
-        if request.block_tables:
-            request.block_tables = []
-            request.num_cached_blocks = []
-            request.kv_quiet_until = 0
-            del self.holders[request.request_id]
-        return blocks
-
-    def release_detached(self, blocks: list[int]) -> None:
-        """Release blocks of all groups in one go, the last first."""
-        self._block_pool.release(reversed(blocks))
+    def forget_tables(self, request: Request) -> None:
+        """The request holds nothing any more; its blocks have been released, or are kept by the caller."""
+        request.block_tables = []
+        request.num_cached_blocks = []
+        request.kv_quiet_until = 0
+        del self.holders[request.request_id]
 
     def num_hashed_tokens(self, request: Request) -> int:
         """How far the request's blocks are in the prefix cache, over all groups."""
@@ -337,10 +317,8 @@ class KVCache:
         """Empty the prefix cache; refused (False) while any block is in use."""
         if self.num_used_blocks:
             return False
-        self.pool.forget_all()
+        self.block_pool.forget_all()
         return True
-
-    # --- for those who look from outside ----------------------------------------------------------------
 
     def num_common_prefix_blocks(self, request: Request) -> list[int]:
         """Per group: leading blocks of this request that all holders share. Full attention only, else 0."""
@@ -349,11 +327,30 @@ class KVCache:
             count = 0
             if self.caching and manager.spec.kind is GroupKind.FULL and request.block_tables:
                 for block in request.block_tables[manager.index]:
-                    if block == NULL_BLOCK or self.pool.ref_counts[block] != len(self.holders):
+                    if block == NULL_BLOCK or self.block_pool.ref_counts[block] != len(self.holders):
                         break
                     count += 1
             common.append(count)
         return common
 
 
-__all__ = ["NEVER", "KVCache", "PrefixHits"]
+class DeferredFrees:
+    """Blocks given up while a step in flight still writes into them; they are freed when it is processed."""
+
+    def __init__(self, kv_cache: GroupedKVCache) -> None:
+        self._kv_cache = kv_cache
+        self.waiting: deque[tuple[int, list[int]]] = deque()
+        """Step numbers in rising order, each with the blocks of all groups that one request held."""
+
+    def free(self, request: Request, step_number: int) -> None:
+        """Take a request's blocks from it, to be released once the step of this number is processed."""
+        blocks = [block for table in request.block_tables for block in table if block != NULL_BLOCK]
+        if request.block_tables:
+            self._kv_cache.forget_tables(request)
+        if blocks:
+            self.waiting.append((step_number, blocks))
+
+    def release(self, step_number: int) -> None:
+        """The step of this number is processed: release what waited for it, the last block first."""
+        while self.waiting and self.waiting[0][0] <= step_number:
+            self._kv_cache.block_pool.release(reversed(self.waiting.popleft()[1]))
