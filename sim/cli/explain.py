@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from sim.questions.explain.explain import Explanation
-    from sim.questions.explain.observe import Observed
-    from sim.questions.explain.remedies import Remedy, Source
-
 
 class Metric(StrEnum):
-    """Which latency; E2E goes by both names that are in use."""
+    """Which latency; `e2el` is vLLM's name for `e2e`."""
 
     TTFT = "ttft"
-    E2EL = "e2el"
     E2E = "e2e"
     ITL = "itl"
+    E2EL = "e2el"
 
 
 def explain(
@@ -59,87 +54,71 @@ def explain(
     The cause is printed first, the remedies when they have been simulated. A run folder is run again from its
     scenario, which gives the same run. Screen, tables and figures go into the run's folder, below explain/.
     """
-    from sim.cli.progress import progress_bar
-    from sim.errors import InputError, input_error
-    from sim.questions.explain import folder as explain_folder
-    from sim.questions.explain import screen, words
-    from sim.questions.explain.explain import as_run, prompt_classes
-    from sim.questions.explain.explain import explain as find
+    from sim.cli.progress import points_bar, progress_bar
+    from sim.errors import InputError
+    from sim.questions.explain import check_question, screen
+    from sim.questions.explain import explain as explain_run
+    from sim.questions.explain.explain import write
     from sim.questions.explain.figures import draw_all
-    from sim.questions.explain.observe import observe
-    from sim.questions.explain.remedies import ITL_PERCENTILES, by_prompt_length, effect_of
+    from sim.questions.explain.remedies import Source
     from sim.questions.explain.tables import render_tables
     from sim.results import run_folder
 
-    name = "e2el" if metric is Metric.E2E else metric.value
-    if name == "itl" and not no_remedies and percentile not in ITL_PERCENTILES:
-        raise input_error("of ITL 50, 90, 95 and 99, or any other with --no-remedies", where="--percentile")
-    source, saved = _source(run, tuple(overrides or ()))
+    name = "e2e" if metric is Metric.E2EL else metric.value
+    check_question(name, percentile, with_remedies=not no_remedies)
+    source = Source.of(run, tuple(overrides or ()))
     scenario = source.load()
     try:
         with progress_bar("requests") as progress:
-            observed = observe(scenario, progress=progress, allow_plugins=allow_plugins)
+            answer = explain_run(
+                source,
+                name,
+                percentile,
+                with_remedies=False,
+                progress=progress,
+                allow_plugins=allow_plugins,
+            )
     except InputError as error:
-        if saved is None:
+        if source.run is None:
             raise
-        typer.echo(render_tables(run_folder.load(saved), name, percentile, str(error)))
+        typer.echo(render_tables(run_folder.load(source.run), name, percentile, str(error)))
         return
-    result = observed.result
-    if saved is not None:
-        _tell_differences(saved, result.summary)
+    result = answer.observed.result
+    if source.run is not None:
+        _note_differences(source.run, result.summary)
+        kept = source.run
     else:
-        saved = out / run_folder.folder_name(scenario)
-        if not _is_kept(saved, result.summary):
-            saved = run_folder.write(result, out)
-    found = find(observed, name, percentile)
-    engine, summary = result.setup.engine, result.summary
-    edges, itself = prompt_classes(observed), as_run(observed)
-    baseline, classes = effect_of(itself, percentile), by_prompt_length(itself, percentile, edges)
-    first = screen.findings(found, scenario, engine, summary)
+        kept = out / run_folder.folder_name(scenario)
+        if not _is_kept(kept, result.summary):
+            kept = run_folder.write(result, out)
+    folder = answer.folder(kept)
+    first, second = screen.findings(answer), screen.consequences(answer)
     if not as_json:
         typer.echo(f"{first}\n")
-    folder = explain_folder.folder_for(saved, found)
-
-    def write(remedies: list[Remedy] | None) -> tuple[str, str]:
-        second = screen.consequences(found, summary, baseline, remedies, edges, classes)
-        document = explain_folder.as_json(
-            found, summary, baseline, remedies, edges, classes, words.cause(found, engine)
-        )
-        explain_folder.write(folder, observed, document, f"{first}\n\n{second}")
-        return second, json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
-
-    second, document = write(None)
-    failures = {} if no_figures else draw_all(observed, found, folder)
-    if not no_remedies and (found.slow.size or found.preemption.count):
+    write(answer, folder, f"{first}\n\n{second}")
+    failures = {} if no_figures else draw_all(answer.observed, answer.cause, folder)
+    if not no_remedies and answer.may_have_remedies:
         try:
-            remedies = _try(source, observed, found, edges, workers, allow_plugins=allow_plugins)
+            with points_bar() as bar:
+                answer = answer.with_remedies(
+                    workers=workers, on_progress=bar.update, allow_plugins=allow_plugins
+                )
         except KeyboardInterrupt:
-            told = "interrupted: the cause stands there, and remedies that were simulated are found again"
-            typer.echo(f"results in {folder}; {told}", err=True)
+            message = "interrupted: the cause stands there, and remedies that were simulated are found again"
+            typer.echo(f"results in {folder}; {message}", err=True)
             raise typer.Exit(130) from None
-        second, document = write(remedies)
-    typer.echo(document if as_json else second)
+        typer.echo(f"remedies: {bar.told}", err=True)
+        second = screen.consequences(answer)
+        write(answer, folder, f"{first}\n\n{second}")
+    if as_json:
+        typer.echo(json.dumps(answer.as_json(), indent=2, allow_nan=False, ensure_ascii=False))
+    else:
+        typer.echo(second)
     typer.echo(f"results in {folder}", err=True)
     for figure, reason in failures.items():
         typer.echo(f"error: figure {figure} could not be drawn: {reason}", err=True)
     if failures:
         raise typer.Exit(1)
-
-
-def _source(run: str, overrides: tuple[str, ...]) -> tuple[Source, Path | None]:
-    """Where the scenario stands, and the run folder if one was given."""
-    from sim.errors import input_error
-    from sim.questions.explain.remedies import Source
-
-    folder = Path(run)
-    if not folder.is_dir():
-        return Source(run, overrides), None
-    scenario = folder / "scenario.resolved.yaml"
-    if not scenario.is_file():
-        raise input_error("is no run folder: scenario.resolved.yaml missing", where=run)
-    if overrides:
-        raise input_error("changes a scenario, not a run that has been made", where="--set")
-    return Source(str(scenario)), folder
 
 
 def _is_kept(folder: Path, summary: object) -> bool | None:
@@ -151,7 +130,7 @@ def _is_kept(folder: Path, summary: object) -> bool | None:
     return bool(before == json.loads(json.dumps(summary, allow_nan=False)))
 
 
-def _tell_differences(folder: Path, summary: object) -> None:
+def _note_differences(folder: Path, summary: object) -> None:
     """Whether the run that was explained is the one in the folder: another version may run otherwise."""
     kept = _is_kept(folder, summary)
     if kept is None:
@@ -162,33 +141,3 @@ def _tell_differences(folder: Path, summary: object) -> None:
             "trace file); explained is the run as it is now",
             err=True,
         )
-
-
-def _try(
-    source: Source,
-    observed: Observed,
-    found: Explanation,
-    edges: list[int],
-    workers: int | None,
-    *,
-    allow_plugins: bool,
-) -> list[Remedy]:
-    from sim.cli.progress import points_bar
-    from sim.questions.explain.candidates import candidates
-    from sim.questions.explain.explain import facts_of
-    from sim.questions.explain.remedies import try_remedies
-
-    proposals = candidates(facts_of(observed, found))
-    with points_bar() as bar:
-        remedies = try_remedies(
-            source,
-            observed.result.scenario,
-            proposals,
-            found.percentile,
-            edges=edges,
-            workers=workers,
-            on_progress=bar.update,
-            allow_plugins=allow_plugins,
-        )
-    typer.echo(f"remedies: {bar.told}", err=True)
-    return remedies

@@ -130,10 +130,11 @@ def _simulate(job: Job) -> Entry:
     # Through JSON and back, so that a fresh result and one from the store are equal in type as in value.
     summary = json.loads(json.dumps(result.summary, allow_nan=False))
     stuck = None if result.stuck is None else str(result.stuck)
-    return Entry(summary, _samples(result, job.columns), stuck)
+    return Entry(summary, request_samples(result, job.columns), stuck)
 
 
-def _samples(result: RunResult, columns: Sequence[str]) -> Samples:
+def request_samples(result: RunResult, columns: Sequence[str]) -> Samples:
+    """The named columns of a run (of `COLUMNS`), one value for each request that was sent."""
     if not columns:
         return {}
     requests = result.request_columns()

@@ -150,7 +150,7 @@ def inter_token_gaps(recorder: Recorder, tokens: TokenTimes, counted: Bools) -> 
     for replica, log in enumerate(recorder.steps):
         chosen = run_counted & (tokens.replica == replica)
         end_s = log.end_s()
-        covered = _coverage(
+        covered = coverage(
             tokens.first_step[chosen] + 1, (tokens.first_step + tokens.num_steps)[chosen], len(end_s)
         )
         values.append(np.diff(end_s))
@@ -161,7 +161,7 @@ def inter_token_gaps(recorder: Recorder, tokens: TokenTimes, counted: Bools) -> 
     return sample(np.concatenate(values), np.concatenate(counts))
 
 
-def _coverage(first: Ints, stop: Ints, length: int) -> Ints:
+def coverage(first: Ints, stop: Ints, length: int) -> Ints:
     """How many of the ranges [first, stop) cover each of 0 … length − 1."""
     change = np.zeros(length + 1, dtype=np.int64)
     np.add.at(change, first, 1)
@@ -196,7 +196,7 @@ def peak_token_rate(recorder: Recorder, tokens: TokenTimes, times: RequestTimes)
     for replica, log in enumerate(recorder.steps):
         chosen = done[tokens.request] & (tokens.replica == replica)
         end_s = log.end_s()
-        bursts = _coverage(
+        bursts = coverage(
             tokens.first_step[chosen], (tokens.first_step + tokens.num_steps)[chosen], len(end_s)
         )
         seen = bursts > 0

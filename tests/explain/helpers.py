@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.questions.explain.explain import Explanation, explain
+from sim.questions.explain.cause import Cause, find_cause
 from sim.questions.explain.observe import Observed, observe
 from sim.scenario import Scenario
 from sim.scenario.loader import scenario_from_data
@@ -44,6 +44,6 @@ def make_scenario(
     )
 
 
-def explained(scenario: Scenario, metric: str = "ttft", percent: float = 99) -> tuple[Observed, Explanation]:
+def explained(scenario: Scenario, metric: str = "ttft", percent: float = 99) -> tuple[Observed, Cause]:
     observed = observe(scenario)
-    return observed, explain(observed, metric, percent)
+    return observed, find_cause(observed, metric, percent)

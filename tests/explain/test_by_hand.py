@@ -9,7 +9,7 @@ from cost_models import StepShape
 from sim.cluster.watched import Watch
 from sim.questions.explain.ledger import Ledger, keep_books
 from sim.questions.explain.parts import KEYS
-from sim.questions.explain.spans import Spans
+from sim.questions.explain.step_phases import StepPhases
 from tests.cluster.helpers import FixedTimer, make_table, make_world
 
 
@@ -25,9 +25,9 @@ def books_of(
     settings = {"max_num_batched_tokens": 100, "caching": False, "check": False} | kwargs
     world = make_world(table, FixedTimer(ten_ms_a_token, host_s), watch=watch, **settings)  # type: ignore[arg-type]
     world.run()
-    spans = [Spans(watch.replicas[0], world.recorder.steps[0].end_s())]
+    steps = [StepPhases(watch.replicas[0], world.recorder.steps[0].end_s())]
     everybody = np.ones(len(table), dtype=bool)
-    return keep_books(world.recorder, world.recorder.token_times(), watch, spans, everybody, None)
+    return keep_books(world.recorder, world.recorder.token_times(), watch, steps, everybody, None)
 
 
 def parts(books: Ledger, request: int, metric: str) -> dict[str, float]:

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.questions.explain.gaps import Gaps
-from sim.questions.explain.ledger import STALLED
 from sim.questions.explain.observe import Observed, observe
-from sim.questions.explain.parts import KEYS
+from sim.questions.explain.parts import KEYS, PREEMPTED
+from sim.questions.explain.step_phases import Gaps
 from sim.results.metrics import inter_token_gaps, percentile
 from sim.scenario import Scenario
 from sim.simulation import simulate
@@ -104,13 +103,13 @@ def assert_they_agree_with_the_tables(observed: Observed) -> None:
     ]
     queued = (requests["first_scheduled_s"] - requests["arrival_s"]).to_numpy()
     assert np.all(observed.books.ttft[:, waits].sum(axis=1) >= queued - 1e-8)
-    assert observed.books.e2e[:, STALLED] == pytest.approx(requests["stalled_s"].to_numpy(), abs=1e-8)
+    assert observed.books.e2e[:, PREEMPTED] == pytest.approx(requests["stalled_s"].to_numpy(), abs=1e-8)
 
 
 def assert_gaps_are_those_of_the_metric(observed: Observed) -> None:
     recorder, tokens = observed.result.recording
-    times = observed.result.times
-    gaps = Gaps(tokens, observed.spans, observed.books, times.done).sampled
+    times, books = observed.result.times, observed.books
+    gaps = Gaps(tokens, observed.steps, books.gap, books.gap_end_s, times.done).latencies
     known = inter_token_gaps(recorder, tokens, times.done)
     assert gaps.size == known.size
     if not known.size:
@@ -118,8 +117,8 @@ def assert_gaps_are_those_of_the_metric(observed: Observed) -> None:
     expanded = np.repeat(gaps.values, gaps.counts)
     for percent in (1, 50, 90, 99, 100):
         assert np.percentile(expanded, percent) == pytest.approx(percentile(known, percent), abs=EXACT_S)
-    for block in gaps.blocks:
-        assert block.parts[1:].min(initial=0.0) >= -EXACT_S
+    for columns in gaps.parts:
+        assert columns.parts[1:].min(initial=0.0) >= -EXACT_S
 
 
 def scenario_of(kind: str) -> Scenario:

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from sim.questions.explain.candidates import Candidate
-from sim.questions.explain.explain import as_run
 from sim.questions.explain.observe import observe
 from sim.questions.explain.remedies import (
     Effect,
     Remedy,
     Source,
-    _scenario,
-    by_prompt_length,
-    effect_of,
+    _changed,
+    baseline_effect,
     prompt_edges,
+    ranked,
     try_remedies,
+    verdict,
 )
-from sim.questions.explain.screen import ranked, verdict
+from sim.scenario import Scenario
 from tests.cli.helpers import write_scenario
 
 TIGHT = """\
@@ -41,7 +41,7 @@ def tried(tmp_path: Path, *overrides: str) -> tuple[Effect, list[Remedy]]:
     observed = observe(source.load())
     proposals = [Candidate(text, (text,)) for text in overrides]
     remedies = try_remedies(source, observed.result.scenario, proposals, 99, workers=1)
-    return effect_of(as_run(observed), 99), remedies
+    return baseline_effect(observed, 99), remedies
 
 
 @pytest.fixture(autouse=True)
@@ -87,10 +87,11 @@ def test_what_cannot_be_run_says_why_and_the_others_are_run_all_the_same(tmp_pat
 def test_blocks_that_were_given_follow_the_memory_plan(tmp_path: Path):
     """Half as many bytes a token make twice as many blocks, also where the number was written down."""
     source = Source(str(write_scenario(tmp_path, TIGHT)))
-    blocks = [
-        _scenario(source, source.load(), Candidate("", (change,)), allow_plugins=False).engine
-        for change in ("engine.kv_cache_dtype=fp8", "cluster.replicas=2", "engine.gpu_memory_utilization=0.8")
+    changes = ("engine.kv_cache_dtype=fp8", "cluster.replicas=2", "engine.gpu_memory_utilization=0.8")
+    changed = [
+        _changed(source, source.load(), Candidate("", (change,)), allow_plugins=False) for change in changes
     ]
+    blocks = [scenario.engine for scenario in changed if isinstance(scenario, Scenario)]
     twice, same, fewer = (engine.num_gpu_blocks_override for engine in blocks)
     assert twice == pytest.approx(240, abs=1)
     assert same == 120
@@ -99,11 +100,11 @@ def test_blocks_that_were_given_follow_the_memory_plan(tmp_path: Path):
 
 def test_ttft_by_length_of_prompt(tmp_path: Path):
     source = Source(str(write_scenario(tmp_path, TIGHT)))
-    run = as_run(observe(source.load()))
-    (short, long) = by_prompt_length(run, 99, [0, 1000])
-    assert short[2] == 40
-    assert long[2] == 0
-    assert short[1] == pytest.approx(effect_of(run, 99).latency_s["ttft"])
+    effect = baseline_effect(observe(source.load()), 99, [0, 1000])
+    short, long = effect.by_prompt
+    assert short.num_requests == 40
+    assert long.num_requests == 0
+    assert short.percentile_s == pytest.approx(effect.latency_s["ttft"])
 
 
 def test_classes_of_prompts_are_for_prompts_of_several_kinds():

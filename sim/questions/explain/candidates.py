@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from sim.questions.explain.cause import Cause
+from sim.questions.explain.observe import Observed
 from sim.scenario.cluster import ClusterSection
 from sim.scenario.engine import EngineSection
 from sim.scenario.rules import knows
 
-THRESHOLDS = (512, 2048, 8192)
+_THRESHOLDS = (512, 2048, 8192)
 _MOST_BATCHED_TOKENS = 65_536
 _VICTIMS = ("fcfs_tail", "least_computed", "most_blocks_freed")
-_TWINS = {"max_num_seqs": "max_active", "max_num_batched_tokens": "max_num_scheduled_tokens"}
+_FOLLOWERS = {"max_num_seqs": "max_active", "max_num_batched_tokens": "max_num_scheduled_tokens"}
 """Settings of later releases that take the value of another where they are left open."""
 
 
@@ -34,7 +38,6 @@ class Facts:
     peak_running: int
     longest_prompt_tokens: int
     median_prompt_tokens: float
-    hit_rate: float
 
     def matters(self, *parts: str) -> bool:
         """Whether these parts together are a tenth of the cause or more."""
@@ -44,6 +47,23 @@ class Facts:
     def has_long_prompts(self) -> bool:
         """Whether the longest prompt is of another kind than most."""
         return self.longest_prompt_tokens >= 8 * self.median_prompt_tokens
+
+
+def facts_of(observed: Observed, cause: Cause) -> Facts:
+    """What the choice of remedies goes by."""
+    result = observed.result
+    prompts = result.times.prompt_tokens[result.times.done]
+    running = [log.kept()[2][:, 3].max(initial=0) for log in result.recording[0].steps]
+    return Facts(
+        result.setup.engine,
+        result.scenario.cluster,
+        cause.metric,
+        cause.weight,
+        cause.preemption.count,
+        int(max(running, default=0)),
+        int(prompts.max(initial=0)),
+        float(np.median(prompts)) if len(prompts) else 0.0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +84,9 @@ def _set(engine: EngineSection, name: str, value: object) -> Candidate:
     """A setting of the engine, from what it is to something else."""
     before = getattr(engine, name)
     overrides = [f"engine.{name}={str(value).lower()}"]
-    twin = _TWINS.get(name)
-    if twin is not None and getattr(engine, twin) == before:
-        overrides.append(f"engine.{twin}=null")  # it was filled in with this one, and follows it
+    follower = _FOLLOWERS.get(name)
+    if follower is not None and getattr(engine, follower) == before:
+        overrides.append(f"engine.{follower}=null")  # it was filled in with this one
     return Candidate(f"{name} {_shown(before)} → {_shown(value)}", tuple(overrides))
 
 
@@ -120,7 +140,7 @@ def _tokens(facts: Facts) -> Iterator[Candidate]:
     """The token budget is used up, or what it lets in makes steps long."""
     engine, budget = facts.engine, facts.engine.max_num_batched_tokens
     assert budget is not None
-    if facts.metric == "itl" or (facts.metric == "e2el" and facts.matters("by_prefills")):
+    if facts.metric == "itl" or (facts.metric == "e2e" and facts.matters("by_prefills")):
         if facts.matters("by_prefills"):
             for part in (2, 4):
                 if budget // part >= 256:
@@ -144,7 +164,7 @@ def _tokens(facts: Facts) -> Iterator[Candidate]:
 def _thresholds(facts: Facts) -> Iterator[Candidate]:
     """A cap on one request's tokens in a step: it bites where it is below both the budget and a prompt."""
     budget = facts.engine.max_num_batched_tokens or 0
-    for threshold in THRESHOLDS:
+    for threshold in _THRESHOLDS:
         bites = threshold < min(facts.longest_prompt_tokens, budget + 1)
         if bites and threshold != facts.engine.long_prefill_token_threshold:
             yield _set(facts.engine, "long_prefill_token_threshold", threshold)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.questions.explain.bands import Band
-from sim.questions.explain.explain import Explanation
+from sim.questions.explain.cause import Cause
 from sim.questions.explain.observe import Observed
-from sim.questions.explain.parts import LABELS
+from sim.questions.explain.parts import LABELS, Band
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,19 +20,19 @@ _MARGIN = 0.5
 _CLOSE_STEPS = 40
 
 
-def draw_all(observed: Observed, found: Explanation, folder: Path) -> dict[str, str]:
+def draw_all(observed: Observed, cause: Cause, folder: Path) -> dict[str, str]:
     """Write the figures as PNG; return why each one failed that did."""
     from sim.figures.style import blank_figure, save_png
 
     plates: list[tuple[str, tuple[float, float], Callable[[Figure], object]]] = [
-        ("decomposition", (8.0, 3.2), lambda figure: draw_bands(found, figure))
+        ("decomposition", (8.0, 3.2), lambda figure: draw_bands(cause, figure))
     ]
-    if found.window is not None:
+    if cause.window is not None:
         plates += [
-            ("worst-minute-load", (5.0, 2.4), lambda figure: _timeline(observed, found, figure, kv=False)),
-            ("worst-minute-kv", (5.0, 2.4), lambda figure: _timeline(observed, found, figure, kv=True)),
-            ("waterfall", (5.6, 4.2), lambda figure: _waterfall(observed, found, figure)),
-            ("steps", (6.4, 3.0), lambda figure: _steps(observed, found, figure)),
+            ("worst-minute-load", (5.0, 2.4), lambda figure: _timeline(observed, cause, figure, kv=False)),
+            ("worst-minute-kv", (5.0, 2.4), lambda figure: _timeline(observed, cause, figure, kv=True)),
+            ("waterfall", (5.6, 4.2), lambda figure: _waterfall(observed, cause, figure)),
+            ("steps", (6.4, 3.0), lambda figure: _steps(observed, cause, figure)),
         ]
     failures = {}
     for name, size_in, draw in plates:
@@ -46,13 +45,13 @@ def draw_all(observed: Observed, found: Explanation, folder: Path) -> dict[str, 
     return failures
 
 
-def draw_bands(found: Explanation, figure: Figure) -> None:
+def draw_bands(cause: Cause, figure: Figure) -> None:
     """F13: seconds on the left, shares of each band on the right; one legend."""
     from sim.figures import plot_bands
     from sim.figures.style import TIGHT, tidy
 
-    bands = found.bands
-    means, sizes = band_means(bands, merged=found.metric == "itl"), [band.size for band in bands]
+    bands = cause.bands
+    means, sizes = band_means(bands, merged=cause.metric == "itl"), [band.size for band in bands]
     unit = "s"
     if means.to_numpy().max(initial=0.0) < 1.0:
         means, unit = 1000.0 * means, "ms"
@@ -74,10 +73,10 @@ def band_means(bands: tuple[Band, ...], *, merged: bool = False) -> pd.DataFrame
     return table.rename(columns={LABELS["decode"]: "decode"}) if merged else table
 
 
-def _timeline(observed: Observed, found: Explanation, figure: Figure, *, kv: bool) -> None:
+def _timeline(observed: Observed, cause: Cause, figure: Figure, *, kv: bool) -> None:
     from sim.figures import plot_kv_timeline, plot_load_timeline
 
-    result, window = observed.result, found.window
+    result, window = observed.result, cause.window
     assert window is not None
     width_s = window.end_s - window.start_s
     margin_s = _MARGIN * width_s
@@ -96,14 +95,14 @@ def _timeline(observed: Observed, found: Explanation, figure: Figure, *, kv: boo
     ax.axvspan(window.start_s, window.end_s, color="#FFF3D6", zorder=0, lw=0)
 
 
-def _waterfall(observed: Observed, found: Explanation, figure: Figure) -> None:
+def _waterfall(observed: Observed, cause: Cause, figure: Figure) -> None:
     """F10: the requests around the longest prompt in the window, or around the slowest request."""
     from sim.figures import plot_request_waterfall
 
-    result, window = observed.result, found.window
+    result, window = observed.result, cause.window
     assert window is not None
     requests = result.requests[result.requests["replica"].eq(window.replica)]
-    chosen, label, (start_s, end_s) = _around(requests, found)
+    chosen, label, (start_s, end_s) = _around(requests, cause)
     flying = requests[requests["arrival_s"].le(end_s) & requests["last_token_s"].fillna(np.inf).ge(start_s)]
     rows = _nearest(flying, chosen, 40)
     ax = plot_request_waterfall(rows, figure, stalls=result.preemption_times, t0=start_s, t1=end_s)
@@ -119,15 +118,15 @@ def _waterfall(observed: Observed, found: Explanation, figure: Figure) -> None:
     )
 
 
-def _around(requests: pd.DataFrame, found: Explanation) -> tuple[int, str, tuple[float, float]]:
+def _around(requests: pd.DataFrame, cause: Cause) -> tuple[int, str, tuple[float, float]]:
     """Which request to look at, what to call it, and from when to when."""
-    window = found.window
+    window = cause.window
     assert window is not None
     done = requests[requests["status"].eq("finished")]
     inside = done[done["arrival_s"].between(window.start_s, window.end_s)]
     pool = inside if len(inside) else done
     arrival_s, prompts = pool["arrival_s"].to_numpy(), pool["prompt_tokens"].to_numpy()
-    until_s = pool["first_token_s" if found.metric == "ttft" else "last_token_s"].to_numpy()
+    until_s = pool["first_token_s" if cause.metric == "ttft" else "last_token_s"].to_numpy()
     has_long = prompts.max() >= 8 * np.median(done["prompt_tokens"].to_numpy())
     place = int((prompts if has_long else until_s - arrival_s).argmax())
     took_s = max(float(until_s[place] - arrival_s[place]), 1e-3)
@@ -144,11 +143,11 @@ def _nearest(requests: pd.DataFrame, chosen: int, count: int) -> pd.DataFrame:
     return ordered.iloc[start : start + count]
 
 
-def _steps(observed: Observed, found: Explanation, figure: Figure) -> None:
+def _steps(observed: Observed, cause: Cause, figure: Figure) -> None:
     """F9: the steps around the longest one in the window."""
     from sim.figures import plot_step_composition
 
-    window, steps = found.window, observed.result.steps
+    window, steps = cause.window, observed.result.steps
     assert window is not None
     own = steps[steps["replica"].eq(window.replica)].reset_index(drop=True)
     inside = own[own["t_s"].between(window.start_s, window.end_s)]

@@ -9,26 +9,38 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster.recorder import Recorder, TokenTimes
 from sim.cluster.watched import ReplicaWatch, Wait, Watch
-from sim.questions.explain.parts import INDEX, KEYS
-from sim.questions.explain.spans import Chunk, Spans
+from sim.questions.explain.parts import (
+    BY_DECODES,
+    BY_PREFILLS,
+    DECODE,
+    FRONT_END,
+    HELD_BACK,
+    HOST,
+    KEYS,
+    KV_BLOCKS,
+    PREEMPTED,
+    PREFILL,
+    RECOMPUTE,
+    SEQ_SLOTS,
+    TOKEN_BUDGET,
+    UNDER_WAY,
+)
+from sim.questions.explain.step_phases import Chunk, StepPhases
 from sim.values import Bools, Floats, Ints
 
-_WAITS = {
-    Wait.TOKENS: "token_budget",
-    Wait.BLOCKS: "kv_blocks",
-    Wait.SEQS: "seq_slots",
-    Wait.HELD: "held_back",
+_PART_OF_WAIT = {
+    Wait.TOKENS: TOKEN_BUDGET,
+    Wait.BLOCKS: KV_BLOCKS,
+    Wait.SEQS: SEQ_SLOTS,
+    Wait.HELD: HELD_BACK,
 }
-FRONT_END, UNDER_WAY, TOKEN_BUDGET = INDEX["front_end"], INDEX["under_way"], INDEX["token_budget"]
-PREFILL, DECODE, RECOMPUTE = INDEX["prefill"], INDEX["decode"], INDEX["recompute"]
-BY_PREFILLS, BY_DECODES = INDEX["by_prefills"], INDEX["by_decodes"]
-STALLED, HELD, HOST = INDEX["preempted"], INDEX["held_back"], INDEX["host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,50 +65,47 @@ def keep_books(
     recorder: Recorder,
     tokens: TokenTimes,
     watch: Watch,
-    spans: Sequence[Spans],
+    steps: Sequence[StepPhases],
     chosen: Bools,
     alone: DecodeAlone | None,
 ) -> Ledger:
     """Follow the chosen requests, which must have finished.
 
-    `spans` are the steps of each replica. `alone` says what decoding alone costs; None: a request's own
-    decoding and that of the others in its steps are not told apart.
+    `steps` has those of each replica. `alone` says what decoding alone costs; None: a request's own decoding
+    and that of the others in its steps are not told apart.
     """
     ids = np.flatnonzero(chosen)
-    lines = [_Line(columns) for columns in watch.replicas]
+    lines = [_LineWaits(columns) for columns in watch.replicas]
     chunks = [
-        _chunks_by_request(columns, len(s.end_s)) for columns, s in zip(watch.replicas, spans, strict=True)
+        _chunks_by_request(columns, len(own.end_s))
+        for columns, own in zip(watch.replicas, steps, strict=True)
     ]
     first_run = np.searchsorted(tokens.request, ids)
     last_run = np.searchsorted(tokens.request, ids, side="right")
     ttft, e2e, behind = np.zeros((len(ids), len(KEYS))), np.zeros((len(ids), len(KEYS))), np.zeros(len(ids))
-    gaps: list[tuple[int, float, Floats]] = []
-    replicas = recorder.requests.replica
+    gaps: list[_LongGap] = []
+    log = recorder.requests
     for i, request in enumerate(ids.tolist()):
-        replica = replicas[request]
-        book = _Book(recorder.requests.arrival_s[request], spans[replica])
-        entered_s = watch.entered_s[request]
-        book.charge(FRONT_END, entered_s)
-        scheduled_s = recorder.requests.first_scheduled_s[request]
-        line = lines[replica]
+        replica = log.replica[request]
+        book = _RequestBook(request, log.arrival_s[request], steps[replica])
+        book.charge(FRONT_END, watch.entered_s[request])
         calls = watch.first_call[request], watch.admission_call[request]
-        behind[i] = line.wait(book, request, *calls, scheduled_s)
+        behind[i] = lines[replica].book_wait(book, *calls, log.first_scheduled_s[request])
         runs = range(first_run[i], last_run[i])
-        steps = [(int(tokens.first_step[k]), int(tokens.num_steps[k])) for k in runs]
-        units = _units(steps, chunks[replica].get(request, []))
-        stalls = watch.stalls.get(request, ())
-        ttft[i] = book.follow(units, stalls, gaps, request)
+        with_tokens = [(int(tokens.first_step[k]), int(tokens.num_steps[k])) for k in runs]
+        stretches = _stretches(with_tokens, chunks[replica].get(request, []))
+        ttft[i] = book.follow(stretches, watch.stalls.get(request, ()), gaps)
         if alone is not None:
-            _tell_own_decode(book, alone, recorder, request)
+            book.divide_decode(alone, log.output_tokens[request])
         e2e[i] = book.parts
     return Ledger(
         ids,
         ttft,
         e2e,
         behind,
-        np.array([gap[0] for gap in gaps], dtype=np.int64),
-        np.array([gap[1] for gap in gaps]),
-        np.array([gap[2] for gap in gaps]).reshape(-1, len(KEYS)),
+        np.array([gap.request for gap in gaps], dtype=np.int64),
+        np.array([gap.end_s for gap in gaps]),
+        np.array([gap.parts for gap in gaps]).reshape(-1, len(KEYS)),
     )
 
 
@@ -117,58 +126,45 @@ class DecodeAlone:
         return float(all_s) * num_steps / (num_output_tokens - 1)
 
 
-def _tell_own_decode(book: _Book, alone: DecodeAlone, recorder: Recorder, request: int) -> None:
-    """Of the decode time booked so far for whole batches, what is the request's own."""
-    tokens, parts = recorder.requests.output_tokens[request], book.parts
-    own_s = min(alone.seconds(request, tokens, book.decode_steps), float(parts[DECODE]))
-    parts[BY_DECODES] += parts[DECODE] - own_s
-    parts[DECODE] = own_s
-
-
-class _Line:
+class _LineWaits:
     """The waiting line of one replica: for how long each reason held up to any call."""
 
     def __init__(self, columns: ReplicaWatch) -> None:
-        self._call_s = columns.call_s
-        self._head = columns.call_head
-        n = len(self._call_s)
-        waits = np.frombuffer(columns.call_wait, dtype=np.int8)
-        took_s = np.frombuffer(columns.call_until_s, dtype=np.float64) - np.frombuffer(
-            self._call_s, dtype=np.float64
-        )
-        self._took_s, self._waits = took_s, waits
-        self._sums = np.zeros((n + 1, len(_WAITS)))
-        for wait in _WAITS:
-            self._sums[1:, wait] = np.cumsum(np.where(waits == wait, took_s, 0.0))
-        self._columns = np.array([INDEX[_WAITS[wait]] for wait in Wait])
+        self._call_s = np.frombuffer(columns.call_s, dtype=np.float64)
+        self._waits = np.frombuffer(columns.call_wait, dtype=np.int8)
+        self._took_s = np.frombuffer(columns.call_until_s, dtype=np.float64) - self._call_s
+        self._sums = np.zeros((len(self._call_s) + 1, len(Wait)))
+        for wait in Wait:
+            self._sums[1:, wait] = np.cumsum(np.where(self._waits == wait, self._took_s, 0.0))
         self._headed = _by_value(np.frombuffer(columns.call_head, dtype=np.int32))
         self._aside: dict[int, list[int]] = {}
         for call, request in zip(columns.aside_call, columns.aside_request, strict=True):
             self._aside.setdefault(request, []).append(call)
 
-    def wait(self, book: _Book, request: int, first: int, admission: int, scheduled_s: float) -> float:
-        """Book a request's wait until it is first admitted; returns the time behind others for blocks."""
+    def book_wait(self, book: _RequestBook, first: int, admission: int, scheduled_s: float) -> float:
+        """Book the wait of a request until it is first admitted; return the time behind others for blocks."""
         if admission <= first:
             book.charge(UNDER_WAY, scheduled_s)
             return 0.0
-        book.charge(UNDER_WAY, self._call_s[first])
+        book.charge(UNDER_WAY, float(self._call_s[first]))
         waited = self._sums[admission] - self._sums[first]
-        for call in self._aside.get(request, ()):
+        for call in self._aside.get(book.request, ()):
             if first <= call < admission:
                 waited[self._waits[call]] -= self._took_s[call]
                 waited[Wait.HELD] += self._took_s[call]
-        np.add.at(book.parts, self._columns, waited)
+        for wait, part in _PART_OF_WAIT.items():
+            book.parts[part] += waited[wait]
         book.at = scheduled_s
         at_head = sum(
             self._took_s[call]
-            for call in self._headed.get(request, ())
+            for call in self._headed.get(book.request, ())
             if first <= call < admission and self._waits[call] == Wait.BLOCKS
         )
         return float(max(waited[Wait.BLOCKS] - at_head, 0.0))
 
 
 def _by_value(values: NDArray[np.int32]) -> dict[int, list[int]]:
-    """Where each value stands; of long stretches too."""
+    """By value, the places at which it stands."""
     found: dict[int, list[int]] = {}
     order = np.argsort(values, kind="stable")
     cuts = np.flatnonzero(np.diff(values[order])) + 1
@@ -195,38 +191,56 @@ def _chunks_by_request(columns: ReplicaWatch, num_steps: int) -> dict[int, list[
     return found
 
 
-Unit = tuple[int, int, Chunk | None, bool]
-"""First step, number of steps, the chunk if it is one, and whether each step gives tokens."""
+class _Stretch(NamedTuple):
+    """Successive steps that served a request: the first, how many, the chunk if it is one (then it is a
+    single step), and whether each step gives tokens.
+    """
+
+    first: int
+    num_steps: int
+    chunk: Chunk | None
+    gives_tokens: bool
 
 
-def _units(runs: Sequence[tuple[int, int]], chunks: Sequence[tuple[int, Chunk]]) -> Iterator[Unit]:
+def _stretches(
+    with_tokens: Sequence[tuple[int, int]], chunks: Sequence[tuple[int, Chunk]]
+) -> Iterator[_Stretch]:
     """The steps that served a request, in order: its chunks, and runs of steps in which it had tokens."""
     waiting = iter(sorted(chunks, key=lambda item: item[0]))
     step, chunk = next(waiting, (None, None))
-    for first, count in runs:
+    for first, count in with_tokens:
         while step is not None and step < first:
-            yield step, 1, chunk, False
+            yield _Stretch(step, 1, chunk, False)
             step, chunk = next(waiting, (None, None))
         end = first + count
         while step is not None and step < end:
             if step > first:
-                yield first, step - first, None, True
-            yield step, 1, chunk, True
+                yield _Stretch(first, step - first, None, True)
+            yield _Stretch(step, 1, chunk, True)
             first = step + 1
             step, chunk = next(waiting, (None, None))
         if first < end:
-            yield first, end - first, None, True
+            yield _Stretch(first, end - first, None, True)
 
 
-class _Book:
-    """The books of one request: what has been booked, and up to when."""
+class _LongGap(NamedTuple):
+    """A gap between two tokens of a request that is not exactly one step: when it ended, its parts, s."""
 
-    def __init__(self, arrival_s: float, spans: Spans) -> None:
+    request: int
+    end_s: float
+    parts: Floats
+
+
+class _RequestBook:
+    """The books of one request: what has been booked (`parts`), and up to when (`at`, s)."""
+
+    def __init__(self, request: int, arrival_s: float, steps: StepPhases) -> None:
+        self.request = request
         self.at = arrival_s
-        self.decode_steps = 0
-        self._last_step: int | None = None
         self.parts = np.zeros(len(KEYS))
-        self._spans = spans
+        self._num_decode_steps = 0
+        self._last_step: int | None = None
+        self._steps = steps
 
     def charge(self, part: int, until_s: float) -> None:
         """All time up to a moment goes to one part."""
@@ -234,20 +248,30 @@ class _Book:
             self.parts[part] += until_s - self.at
             self.at = until_s
 
+    def divide_decode(self, alone: DecodeAlone, num_output_tokens: int) -> None:
+        """Of the decode time booked so far for whole batches, leave the request what is its own."""
+        parts = self.parts
+        own_s = alone.seconds(self.request, num_output_tokens, self._num_decode_steps)
+        own_s = min(own_s, float(parts[DECODE]))
+        parts[BY_DECODES] += parts[DECODE] - own_s
+        parts[DECODE] = own_s
+
     def follow(
         self,
-        units: Iterator[Unit],
+        stretches: Iterator[_Stretch],
         stalls: Sequence[tuple[float, float]],
-        gaps: list[tuple[int, float, Floats]],
-        request: int,
+        gaps: list[_LongGap],
     ) -> Floats:
-        """Book everything from the first admission to the last token; return the books at the first token."""
+        """Book everything from the first admission to the last token; return the books at the first token.
+
+        Gaps between tokens that are not exactly one step are added to `gaps`.
+        """
         waiting = iter(stalls)
         stall = next(waiting, (inf, inf))
         at_first: Floats | None = None
         at_token, last_token = self.parts, -1
-        end_s = self._spans.end_s
-        for first, count, chunk, gives in units:
+        end_s = self._steps.end_s
+        for first, count, chunk, gives_tokens in stretches:
             step, end = first, first + count
             while step < end:
                 goes_on = at_first is not None and step == last_token + 1
@@ -259,55 +283,55 @@ class _Book:
                 while stall[0] < end_s[step]:
                     self._book_step(step, chunk, stall[0])
                     if isnan(stall[1]) or stall[1] >= end_s[step]:
-                        self.charge(STALLED, float(end_s[step]))
+                        self.charge(PREEMPTED, float(end_s[step]))
                         stall = (float(end_s[step]), stall[1])
                         break
-                    self.charge(STALLED, stall[1])
+                    self.charge(PREEMPTED, stall[1])
                     stall = next(waiting, (inf, inf))
                 self._book_step(step, chunk, float(end_s[step]))
-                if gives:
+                if gives_tokens:
                     if at_first is None:
                         at_first = self.parts.copy()
                     elif not goes_on:
-                        gaps.append((request, float(end_s[step]), self.parts - at_token))
-                    self.decode_steps += chunk is None
+                        gaps.append(_LongGap(self.request, float(end_s[step]), self.parts - at_token))
+                    self._num_decode_steps += chunk is None
                     at_token, last_token = self.parts.copy(), step
                 step += 1
-            if gives and chunk is None:
+            if gives_tokens and chunk is None:
                 at_token = self.parts.copy()
         return self.parts.copy() if at_first is None else at_first
 
     def _book_run(self, after: int, last: int) -> None:
         """Decode steps without a gap, up to `last`; the one before them was booked up to its end."""
-        self.decode_steps += last - after
-        unplanned, under_way, host, decodes, chunks = self._spans.run(after, last)
+        self._num_decode_steps += last - after
+        unplanned, under_way, host, decodes, chunks = self._steps.run(after, last)
         parts = self.parts
-        parts[HELD] += unplanned
+        parts[HELD_BACK] += unplanned
         parts[UNDER_WAY] += under_way
         parts[HOST] += host
         parts[DECODE] += decodes
         parts[BY_PREFILLS] += chunks
-        self.at, self._last_step = float(self._spans.end_s[last]), last
+        self.at, self._last_step = float(self._steps.end_s[last]), last
 
     def _book_step(self, step: int, chunk: Chunk | None, until_s: float) -> None:
         """One step that serves the request, from where the books stand to its end or to `until_s`."""
         if until_s <= self.at:
             return
-        span = self._spans.span(step, self.at, until_s)
+        span = self._steps.span(step, self.at, until_s)
         parts = self.parts
         if span.unplanned > 0.0:
             first = step if self._last_step is None else self._last_step + 1
-            held_s = span.unplanned * self._spans.held_share(first, step)
-            parts[HELD] += held_s
+            held_s = span.unplanned * self._steps.held_share(first, step)
+            parts[HELD_BACK] += held_s
             parts[TOKEN_BUDGET] += span.unplanned - held_s
         parts[UNDER_WAY] += span.under_way
         parts[HOST] += span.host
         if chunk is None:
-            share = self._spans.decode_share(step)
+            share = self._steps.decode_share(step)
             parts[DECODE] += span.gpu * share
             parts[BY_PREFILLS] += span.gpu * (1.0 - share)
         else:
-            alone, prefills, decodes = self._spans.chunk_shares(step, chunk)
+            alone, prefills, decodes = self._steps.chunk_shares(step, chunk)
             parts[RECOMPUTE] += span.gpu * alone * chunk.again
             parts[PREFILL] += span.gpu * alone * (1.0 - chunk.again)
             parts[BY_PREFILLS] += span.gpu * prefills

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +14,7 @@ from sim.cluster.world import Progress
 from sim.engine_setup import engine_setup
 from sim.questions.explain.ledger import DecodeAlone, Ledger, keep_books
 from sim.questions.explain.parts import KEYS
-from sim.questions.explain.spans import Spans
+from sim.questions.explain.step_phases import StepPhases
 from sim.random_streams import streams
 from sim.scenario import Scenario
 from sim.simulation import RunResult, simulate_workload
@@ -28,18 +27,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Observed:
-    """A run with the books of its requests; the result is that of an ordinary run, to the last bit."""
+    """A run with the books of its requests; the result is that of an ordinary run, to the last bit.
+
+    `steps` has the phases of the steps of each replica.
+    """
 
     result: RunResult
-    watch: Watch
     books: Ledger
-    spans: tuple[Spans, ...]
+    steps: tuple[StepPhases, ...]
 
-    @cached_property
-    def latency_s(self) -> dict[str, Floats]:
-        """TTFT and E2E of the requests in the books, in their order."""
-        times, ids = self.result.times, self.books.request
-        return {"ttft": times.ttft_s[ids], "e2el": times.e2e_s[ids]}
+    def latency_s(self, metric: str) -> Floats:
+        """`ttft` or `e2e` of the requests in the books, in their order."""
+        times = self.result.times
+        return (times.ttft_s if metric == "ttft" else times.e2e_s)[self.books.request]
+
+    def parts(self, metric: str) -> Floats:
+        """The parts of `ttft` or `e2e` of the requests in the books, s: shape (requests, parts)."""
+        return self.books.ttft if metric == "ttft" else self.books.e2e
 
     def table(self) -> pd.DataFrame:
         """One row a request in the books: what it was, its TTFT and E2E, and the parts of both, s."""
@@ -50,11 +54,11 @@ class Observed:
             ["class", "replica", "arrival_s", "prompt_tokens", "output_tokens", "num_preemptions"]
         ]
         columns: dict[str, Floats] = {}
-        for metric, parts in (("ttft", self.books.ttft), ("e2e", self.books.e2e)):
-            columns[f"{metric}_s"] = self.latency_s["ttft" if metric == "ttft" else "e2el"]
-            columns |= {f"{metric}_{key}_s": parts[:, i] for i, key in enumerate(KEYS)}
-        told = pd.DataFrame(columns, index=kept.index).round(9)
-        return pd.concat([kept, told], axis=1).reset_index()
+        for metric in ("ttft", "e2e"):
+            columns[f"{metric}_s"] = self.latency_s(metric)
+            columns |= {f"{metric}_{key}_s": self.parts(metric)[:, i] for i, key in enumerate(KEYS)}
+        latencies = pd.DataFrame(columns, index=kept.index).round(9)
+        return pd.concat([kept, latencies], axis=1).reset_index()
 
 
 def observe(
@@ -64,20 +68,19 @@ def observe(
     plain: bool = False,
     allow_plugins: bool = False,
 ) -> Observed:
-    """Run a scenario as `simulate` does, and say of every finished request where its time went."""
+    """Run a scenario as `simulate` does, and book of every finished request where its time went."""
     setup = engine_setup(scenario, allow_plugins=allow_plugins)
     limits = Limits(setup.replica.scheduler.max_model_len)
     workload = build_workload(scenario, streams(scenario.seed), limits)
     watch = Watch(len(workload.table))
     result = simulate_workload(scenario, setup, workload, watch=watch, progress=progress, plain=plain)
     recorder, tokens = result.recording
-    spans = tuple(
-        Spans(columns, log.end_s()) for columns, log in zip(watch.replicas, recorder.steps, strict=True)
+    steps = tuple(
+        StepPhases(columns, log.end_s()) for columns, log in zip(watch.replicas, recorder.steps, strict=True)
     )
-    times = result.times
-    done = times.done
+    done = result.times.done
     alone = _decode_alone(setup.replica, result) if done.any() else None
-    return Observed(result, watch, keep_books(recorder, tokens, watch, spans, done, alone), spans)
+    return Observed(result, keep_books(recorder, tokens, watch, steps, done, alone), steps)
 
 
 def _decode_alone(replica: ReplicaSpec, result: RunResult) -> DecodeAlone | None:

@@ -1,4 +1,6 @@
-"""The parts into which a latency divides: what each means, once, for tables, screens and figures.
+"""The parts into which a latency divides, and their means over bands of percentiles.
+
+What each part means is said here once, for tables, documents and figures.
 
 Time runs from a request's arrival to the token in question. At every moment the request is in exactly one of
 these states, so the parts never overlap and add up to the latency.
@@ -11,7 +13,13 @@ differences are what the others cost it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
+
+from sim.values import Floats, Ints
 
 
 class Part(NamedTuple):
@@ -43,4 +51,107 @@ PARTS = (
 )
 KEYS = tuple(part.key for part in PARTS)
 LABELS = {part.key: part.label for part in PARTS}
-INDEX = {key: i for i, key in enumerate(KEYS)}
+(
+    FRONT_END,
+    UNDER_WAY,
+    TOKEN_BUDGET,
+    KV_BLOCKS,
+    SEQ_SLOTS,
+    HELD_BACK,
+    PREFILL,
+    DECODE,
+    BY_PREFILLS,
+    BY_DECODES,
+    RECOMPUTE,
+    PREEMPTED,
+    HOST,
+) = range(len(PARTS))
+"""The places of the parts in arrays."""
+
+MIDDLE = (45.0, 55.0)
+
+
+class PartColumns(NamedTuple):
+    """The parts of some latencies, s: shape (latencies, columns), and which of `KEYS` the columns are."""
+
+    columns: Sequence[int]
+    parts: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class SortedLatencies:
+    """Latencies (s) in ascending order, each standing for `counts` equal ones, perhaps none.
+
+    `parts` has the parts in the order in which the latencies were given; `order[i]` is where the i-th stood
+    then.
+    """
+
+    values: Floats
+    counts: Ints
+    order: Ints
+    parts: Sequence[PartColumns]
+
+    @property
+    def size(self) -> int:
+        """How many latencies there are."""
+        return int(self.counts.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The latencies between two percentiles: how many, their mean and the means of their parts, s."""
+
+    low: float
+    high: float
+    size: int
+    mean_s: float
+    parts: dict[str, float]
+
+    @property
+    def label(self) -> str:
+        """Such as p90–p99."""
+        return f"p{self.low:g}–p{self.high:g}"
+
+
+def in_order(values: Floats, parts: Sequence[PartColumns], counts: Ints | None = None) -> SortedLatencies:
+    """Sort latencies, ties in the order given."""
+    order = np.argsort(values, kind="stable")
+    counts = np.ones(len(values), dtype=np.int64) if counts is None else counts
+    return SortedLatencies(values[order], counts[order], order, parts)
+
+
+def weights(of: SortedLatencies, low: float, high: float) -> Ints:
+    """How many of each latency lie between two percentiles by rank, (low, high].
+
+    A band too thin to hold one holds the one at its upper end, so only an empty sample has empty bands.
+    """
+    size = of.size
+    first, last = round(low / 100.0 * size), round(high / 100.0 * size)
+    if last <= first:
+        last = min(max(last, 1), size)
+        first = last - 1
+    upto = np.cumsum(of.counts)
+    inside: Ints = np.clip(np.minimum(upto, last) - np.maximum(upto - of.counts, first), 0, None)
+    return inside
+
+
+def band(of: SortedLatencies, low: float, high: float) -> Band:
+    """The means between two percentiles; all zero if nothing was measured."""
+    sums = np.zeros(len(KEYS))
+    if not of.size:
+        return Band(low, high, 0, 0.0, dict.fromkeys(KEYS, 0.0))
+    weight = weights(of, low, high)
+    total = int(weight.sum())
+    as_given = np.zeros(len(weight))
+    as_given[of.order] = weight
+    start = 0
+    for columns in of.parts:
+        sums[list(columns.columns)] += as_given[start : start + len(columns.parts)] @ columns.parts
+        start += len(columns.parts)
+    mean_s = float(weight @ of.values / total)
+    return Band(low, high, total, mean_s, dict(zip(KEYS, (sums / total).tolist(), strict=True)))
+
+
+def edges(percentile: float) -> Sequence[float]:
+    """The bands of a figure: the lower half, up to the ninth tenth, and the tail above the percentile."""
+    return (0.0, *(p for p in (50.0, 90.0) if p < percentile), percentile, 100.0)

@@ -4,39 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from sim.engine_setup import engine_setup
-from sim.errors import InputError
-from sim.jobs.points import Point, Progress, run_points
+from sim.errors import InputError, input_error
+from sim.jobs.points import Outcome, Point, Progress, run_points
 from sim.jobs.store import Samples
+from sim.jobs.worker import request_samples
 from sim.questions.explain.candidates import Candidate
+from sim.questions.explain.observe import Observed
 from sim.scenario import Scenario, load_scenario
 from sim.values import Floats, Json
 
-COLUMNS = ("arrival_s", "prompt_tokens", "ttft_s", "e2e_s", "status")
 ITL_PERCENTILES = (50, 90, 95, 99)
 """Those that a summary has; of TTFT and E2E any can be worked out."""
 NO_EFFECT = 0.01
 """Relative changes below this are called none: one run cannot tell them from chance."""
+_COLUMNS = ("arrival_s", "prompt_tokens", "ttft_s", "e2e_s", "status")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a scenario was read from, so that it can be read again with changes."""
+    """Where a scenario was read from, so that it can be read again with changes; `run` is the folder of the
+    run that it belongs to, if one was named.
+    """
 
     path: str
     overrides: tuple[str, ...] = ()
+    run: Path | None = None
+
+    @classmethod
+    def of(cls, name: str, overrides: tuple[str, ...] = ()) -> Source:
+        """A scenario by name or path, or the one in the folder of a run.
+
+        Raises `InputError` for a folder that holds no run, and for overrides of a run that has been made.
+        """
+        folder = Path(name)
+        if not folder.is_dir():
+            return cls(name, overrides)
+        scenario = folder / "scenario.resolved.yaml"
+        if not scenario.is_file():
+            raise input_error("is no run folder: scenario.resolved.yaml missing", where=name)
+        if overrides:
+            raise input_error("changes a scenario, not a run that has been made", where="--set")
+        return cls(str(scenario), run=folder)
 
     def load(self, *more: str) -> Scenario:
         """The scenario with further overrides; `InputError` if they make none."""
         return load_scenario(self.path, (*self.overrides, *more))
 
 
+class PromptClass(NamedTuple):
+    """TTFT of the requests whose prompts are about as long: median, percentile (s, NaN if none), how many."""
+
+    median_s: float
+    percentile_s: float
+    num_requests: int
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a run showed: latency percentiles in s by metric, and the rest by count, rate or share."""
+    """What a run showed: latency percentiles in s by metric, and the rest by count, rate or share.
+
+    `by_prompt`: TTFT by classes of prompt length, if the workload has several.
+    """
 
     latency_s: dict[str, float | None]
     num_preemptions: int
@@ -45,17 +79,16 @@ class Effect:
     throughput_per_s: float
     num_gpus: int
     num_finished: int
+    by_prompt: tuple[PromptClass, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change and what came of it; `error` if nothing did. `classes`: see `by_prompt_length`."""
+    """A change and what came of it; `error` says why nothing did, or what ended the run."""
 
-    label: str
-    overrides: tuple[str, ...]
+    change: Candidate
     effect: Effect | None
     error: str | None = None
-    classes: tuple[tuple[float, float, int], ...] = ()
 
 
 def try_remedies(
@@ -64,92 +97,99 @@ def try_remedies(
     proposals: Sequence[Candidate],
     percentile: float,
     *,
-    edges: Sequence[int] = (),
+    class_edges: Sequence[int] = (),
     workers: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     allow_plugins: bool = False,
 ) -> list[Remedy]:
-    """Simulate every proposal; one that cannot be made says why in its `error`. `edges`: see
-    `by_prompt_length`.
+    """Simulate every proposal; one that cannot be made says why in its `error`. `class_edges`: lower edges of
+    classes of prompt length.
     """
-    remedies: dict[str, Remedy] = {}
-    points: list[Point] = []
-    for candidate in proposals:
-        try:
-            scenario = _scenario(source, baseline, candidate, allow_plugins=allow_plugins)
-        except InputError as error:
-            text = "; ".join(fault.message for fault in error.faults)
-            remedies[candidate.label] = Remedy(candidate.label, candidate.overrides, None, text)
-        else:
-            points.append(Point(scenario, {"remedy": candidate.label}))
-    outcomes = run_points(
-        points, columns=COLUMNS, workers=workers, on_progress=on_progress, allow_plugins=allow_plugins
+    made = [_changed(source, baseline, change, allow_plugins=allow_plugins) for change in proposals]
+    outcomes = iter(
+        run_points(
+            [
+                Point(scenario, {"remedy": change.label})
+                for change, scenario in zip(proposals, made, strict=True)
+                if isinstance(scenario, Scenario)
+            ],
+            columns=_COLUMNS,
+            workers=workers,
+            on_progress=on_progress,
+            allow_plugins=allow_plugins,
+        )
     )
-    made = {str(outcome.point.label["remedy"]): outcome for outcome in outcomes}
-    for candidate in proposals:
-        if candidate.label in made:
-            outcome = made[candidate.label]
-            effect, classes = None, None
-            if outcome.summary is not None and outcome.samples is not None:
-                run = Run(outcome.summary, outcome.samples, outcome.point.scenario.warmup_s)
-                effect, classes = effect_of(run, percentile), by_prompt_length(run, percentile, edges)
-            remedies[candidate.label] = Remedy(
-                candidate.label, candidate.overrides, effect, outcome.error, classes or ()
-            )
-    return [remedies[candidate.label] for candidate in proposals]
+    return [
+        _judged(change, next(outcomes), percentile, class_edges)
+        if isinstance(scenario, Scenario)
+        else Remedy(change, None, scenario)
+        for change, scenario in zip(proposals, made, strict=True)
+    ]
 
 
-def _scenario(source: Source, baseline: Scenario, candidate: Candidate, *, allow_plugins: bool) -> Scenario:
-    """The scenario with the change.
+def _changed(source: Source, baseline: Scenario, change: Candidate, *, allow_plugins: bool) -> Scenario | str:
+    """The scenario with the change, or why there is none.
 
     A number of KV blocks that was given is scaled as the memory plan's own number would change.
     """
     pinned = baseline.engine.num_gpu_blocks_override
     more: tuple[str, ...] = ()
-    if pinned is not None:
-        free = "engine.num_gpu_blocks_override=null"
-        before = engine_setup(source.load(free), allow_plugins=allow_plugins).num_gpu_blocks
-        changed = source.load(*candidate.overrides, free)
-        after = engine_setup(changed, allow_plugins=allow_plugins).num_gpu_blocks
-        more = (f"engine.num_gpu_blocks_override={max(round(pinned * after / before), 2)}",)
-    scenario = source.load(*candidate.overrides, *more)
-    engine_setup(scenario, allow_plugins=allow_plugins)
+    try:
+        if pinned is not None:
+            free = "engine.num_gpu_blocks_override=null"
+            before = engine_setup(source.load(free), allow_plugins=allow_plugins).num_gpu_blocks
+            changed = source.load(*change.overrides, free)
+            after = engine_setup(changed, allow_plugins=allow_plugins).num_gpu_blocks
+            more = (f"engine.num_gpu_blocks_override={max(round(pinned * after / before), 2)}",)
+        scenario = source.load(*change.overrides, *more)
+        engine_setup(scenario, allow_plugins=allow_plugins)
+    except InputError as error:
+        return "; ".join(fault.message for fault in error.faults)
     return scenario
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A finished run as far as effects go: its summary, and by name the `COLUMNS` of its requests."""
-
-    summary: Mapping[str, Json]
-    samples: Samples
-    warmup_s: float
-
-    def column(self, name: str) -> Floats:
-        """The values of measured requests that finished."""
-        late = np.asarray(self.samples["arrival_s"], dtype=np.float64) >= self.warmup_s
-        chosen = late & (self.samples["status"] == "finished")
-        values: Floats = np.asarray(self.samples[name], dtype=np.float64)[chosen]
-        return values
+def _judged(change: Candidate, outcome: Outcome, percentile: float, class_edges: Sequence[int]) -> Remedy:
+    if outcome.summary is None or outcome.samples is None:
+        return Remedy(change, None, outcome.error)
+    warmup_s = outcome.point.scenario.warmup_s
+    effect = _effect(outcome.summary, outcome.samples, warmup_s, percentile, class_edges)
+    return Remedy(change, effect, outcome.error)
 
 
-def effect_of(run: Run, percentile: float) -> Effect:
-    """What a run showed."""
-    summary = run.summary
-    latency: dict[str, float | None] = {
-        "ttft": _percentile(run.column("ttft_s"), percentile),
-        "itl": _itl(summary, percentile),
-        "e2el": _percentile(run.column("e2e_s"), percentile),
-    }
+def baseline_effect(observed: Observed, percentile: float, class_edges: Sequence[int] = ()) -> Effect:
+    """What the observed run showed, in the form in which remedies are judged."""
+    result = observed.result
+    samples = request_samples(result, _COLUMNS)
+    return _effect(result.summary, samples, result.scenario.warmup_s, percentile, class_edges)
+
+
+def _effect(
+    summary: Mapping[str, Json],
+    samples: Samples,
+    warmup_s: float,
+    percentile: float,
+    class_edges: Sequence[int],
+) -> Effect:
+    """What a run showed of the measured requests that finished."""
+    measured = np.asarray(samples["arrival_s"], dtype=np.float64) >= warmup_s
+    chosen = measured & (samples["status"] == "finished")
+    prompts, ttft_s, e2e_s = (
+        np.asarray(samples[name], dtype=np.float64)[chosen] for name in ("prompt_tokens", "ttft_s", "e2e_s")
+    )
     goodput = summary["request_goodput"]
     return Effect(
-        latency,
+        {
+            "ttft": _percentile(ttft_s, percentile),
+            "itl": _itl(summary, percentile),
+            "e2e": _percentile(e2e_s, percentile),
+        },
         int(_number(summary["num_preemptions"])),
         _number(summary["recomputed_token_share"]),
         None if goodput is None else _number(goodput),
         _number(summary["request_throughput"]),
         int(_number(summary["num_gpus"])),
         int(_number(summary["completed"])),
+        _by_prompt_length(prompts, ttft_s, percentile, class_edges),
     )
 
 
@@ -169,20 +209,18 @@ def _percentile(values: Floats, percentile: float) -> float | None:
     return float(np.percentile(values, percentile)) if len(values) else None
 
 
-def by_prompt_length(
-    run: Run, percentile: float, edges: Sequence[int]
-) -> tuple[tuple[float, float, int], ...]:
-    """TTFT of requests by the length of their prompt: median, percentile (s, NaN if none) and how many.
-
-    A class reaches from one edge to below the next; the last has no end.
+def _by_prompt_length(
+    prompt_tokens: Floats, ttft_s: Floats, percentile: float, class_edges: Sequence[int]
+) -> tuple[PromptClass, ...]:
+    """TTFT by the length of the prompt. A class reaches from one edge to below the next; the last has no
+    end.
     """
-    prompts, ttft_s = run.column("prompt_tokens"), run.column("ttft_s")
-    number = np.searchsorted(np.asarray(edges), prompts, side="right") - 1
+    number = np.searchsorted(np.asarray(class_edges), prompt_tokens, side="right") - 1
     found = []
-    for i in range(len(edges)):
+    for i in range(len(class_edges)):
         own = ttft_s[number == i]
         both = np.percentile(own, [50, percentile]).tolist() if len(own) else [float("nan")] * 2
-        found.append((both[0], both[1], len(own)))
+        found.append(PromptClass(both[0], both[1], len(own)))
     return tuple(found)
 
 
@@ -196,3 +234,35 @@ def prompt_edges(prompt_tokens: Floats, token_budget: int) -> list[int]:
     marks = (0, 1_000, 4_000, 16_000, 64_000)
     used = np.unique(np.searchsorted(marks, prompt_tokens, side="right") - 1)
     return [marks[i] for i in used]
+
+
+def ranked(remedies: Sequence[Remedy], metric: str) -> list[Remedy]:
+    """The best first; those that could not be run last."""
+
+    def key(remedy: Remedy) -> tuple[bool, float]:
+        value = None if remedy.effect is None else remedy.effect.latency_s[metric]
+        return value is None or bool(remedy.error), value or 0.0
+
+    return sorted(remedies, key=key)
+
+
+def verdict(effect: Effect, baseline: Effect, metric: str) -> str:
+    """One word on what a remedy does to the metric in question."""
+    now, before = effect.latency_s[metric], baseline.latency_s[metric]
+    if now is None or before is None or effect.num_finished < baseline.num_finished:
+        same = effect.num_finished == baseline.num_finished
+        return "nobody finishes" if same else f"{effect.num_finished:,} finish, not {baseline.num_finished:,}"
+    change = now / before - 1.0 if before else 0.0
+    if abs(change) < NO_EFFECT:
+        same = all(
+            _close(effect.latency_s[name], baseline.latency_s[name]) for name in baseline.latency_s
+        ) and _close(effect.num_preemptions, baseline.num_preemptions)
+        return "no effect" if same else "no effect here"
+    digits = 1 if change < -0.985 else 0
+    return f"{abs(change):.{digits}%} {'better' if change < 0 else 'WORSE'}"
+
+
+def _close(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= NO_EFFECT * abs(other)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from sim.questions.explain.explain import Explanation
+from sim.questions.explain.cause import Cause
 from sim.questions.explain.parts import LABELS
 from sim.results.preemptions import USUAL_PREEMPTIONS
 from sim.scenario.engine import EngineSection
-from sim.values import Json
 
-NAMES = {"ttft": "TTFT", "e2el": "E2E latency", "itl": "ITL"}
+NAMES = {"ttft": "TTFT", "e2e": "E2E latency", "itl": "ITL"}
 
 
 def seconds(value: float | None) -> str:
@@ -24,51 +23,51 @@ def seconds(value: float | None) -> str:
     return f"{value:.3g} s" if abs(value) < 999.5 else f"{value:,.0f} s"
 
 
-def cause(found: Explanation, engine: EngineSection) -> list[str]:
+def cause_in_words(cause: Cause, engine: EngineSection) -> list[str]:
     """The top cause, and what backs it."""
-    top = found.top
+    top = cause.top
     if top is None:
-        return [nothing(found), *_uncounted(found)]
-    of = "gaps" if found.metric == "itl" else "requests"
-    slow, middle = found.slow, found.middle
-    lines = [_headline(found, top, of)]
-    if not found.stands_out:
+        return [nothing(cause), *_uncounted(cause)]
+    of = "gaps" if cause.metric == "itl" else "requests"
+    slow, middle = cause.slow, cause.middle
+    lines = [_headline(cause, top, of)]
+    if not cause.stands_out:
         lines.append(
             f"The slowest are little slower than the middle ({seconds(slow.mean_s)} against "
             f"{seconds(middle.mean_s)}): there is no tail to explain, only what every one of the {of} takes."
         )
-    lines += _evidence(found, top, engine)
-    second = _second(found, top)
+    lines += _evidence(cause, top, engine)
+    second = _second(cause, top)
     lines += [second] if second else []
-    client_s, in_middle_s = found.client_queue_s
+    client_s, in_middle_s = cause.client_queue_s
     if client_s > 0.0:
         lines.append(
             f"Before they were sent they had waited {seconds(client_s)} in the client (those in the middle "
             f"{seconds(in_middle_s)}), which no latency counts."
         )
-    return [*lines, *_uncounted(found)]
+    return [*lines, *_uncounted(cause)]
 
 
-def _uncounted(found: Explanation) -> list[str]:
+def _uncounted(cause: Cause) -> list[str]:
     """Who is not in the numbers, however long they waited."""
-    if not found.uncounted:
+    if not cause.uncounted:
         return []
     ends = {"rejected": "were rejected", "aborted": "hung up", "in_flight": "were still in flight at the end"}
-    told = ", ".join(f"{count:,} {ends[end]}" for end, count in found.uncounted.items())
-    return [f"Not in these numbers, however long they waited: {told}."]
+    counts = ", ".join(f"{count:,} {ends[end]}" for end, count in cause.uncounted.items())
+    return [f"Not in these numbers, however long they waited: {counts}."]
 
 
-def nothing(found: Explanation) -> str:
+def nothing(cause: Cause) -> str:
     """Why there is nothing to explain."""
-    if found.metric == "itl":
+    if cause.metric == "itl":
         return "Nothing to explain: no finished request has two tokens, so there is no gap between tokens."
     return "Nothing to explain: no request that counts has finished."
 
 
-def _headline(found: Explanation, top: str, of: str) -> str:
-    slow, middle = found.slow, found.middle
+def _headline(cause: Cause, top: str, of: str) -> str:
+    slow, middle = cause.slow, cause.middle
     share = slow.parts[top] / slow.mean_s if slow.mean_s else 0.0
-    label = name_of(top, found.metric)
+    label = name_of(top, cause.metric)
     return (
         f"{label[0].upper()}{label[1:]}: {share:.0%} of what the slowest {slow.size:,} {of} take in the mean "
         f"({seconds(slow.parts[top])} of {seconds(slow.mean_s)}); in the middle it is "
@@ -96,9 +95,9 @@ _MEANING = {
 }
 
 
-def _evidence(found: Explanation, top: str, engine: EngineSection) -> Iterator[str]:
+def _evidence(cause: Cause, top: str, engine: EngineSection) -> Iterator[str]:
     """What the cause means, with the numbers that show it."""
-    slow, middle = found.slow_chunk_tokens if found.metric == "itl" else found.slow_prompt_tokens
+    slow, middle = cause.slow_chunk_tokens if cause.metric == "itl" else cause.slow_prompt_tokens
     if top == "seq_slots":
         yield f"max_num_seqs = {engine.max_num_seqs:,} requests were running: one of them had to end first."
     elif top == "token_budget":
@@ -106,40 +105,40 @@ def _evidence(found: Explanation, top: str, engine: EngineSection) -> Iterator[s
             f"The {engine.max_num_batched_tokens:,} tokens of a step (max_num_batched_tokens) went to "
             "requests that were running or stood before them."
         )
-    elif top == "decode" and found.metric == "itl":
+    elif top == "decode" and cause.metric == "itl":
         yield "It is the decode step itself: so many requests with such contexts decode together."
     else:
         yield _MEANING[top]
-    if top == "kv_blocks" and found.behind_share >= 0.005:
-        yield f"{found.behind_share:.0%} of that wait passed behind another request at the head of the line."
-    if found.metric == "itl" and slow > 1.2 * middle:
+    if top == "kv_blocks" and cause.behind_share >= 0.005:
+        yield f"{cause.behind_share:.0%} of that wait passed behind another request at the head of the line."
+    if cause.metric == "itl" and slow > 1.2 * middle:
         yield (
             f"In the steps of the slow gaps {slow:,.0f} tokens were prefilled or recomputed in the mean, in "
             f"those of the middle {middle:,.0f}."
         )
-    elif found.metric != "itl" and not 0.8 * middle <= slow <= 1.25 * middle:
+    elif cause.metric != "itl" and not 0.8 * middle <= slow <= 1.25 * middle:
         yield f"Their prompts have {slow:,.0f} tokens in the mean, those in the middle {middle:,.0f}."
-    slow, middle = found.slow_output_tokens
-    if found.metric == "e2el" and not 0.8 * middle <= slow <= 1.25 * middle:
+    slow, middle = cause.slow_output_tokens
+    if cause.metric == "e2e" and not 0.8 * middle <= slow <= 1.25 * middle:
         yield f"Their answers have {slow:,.0f} tokens in the mean, those in the middle {middle:,.0f}."
 
 
-def _second(found: Explanation, top: str) -> str | None:
+def _second(cause: Cause, top: str) -> str | None:
     """The next cause, if it weighs a fifth or more."""
-    weight = {key: share for key, share in found.weight.items() if key != top}
+    weight = {key: share for key, share in cause.weight.items() if key != top}
     key = max(weight, key=lambda part: weight[part])
     if weight[key] < 0.2:
         return None
-    slow_s, middle_s = seconds(found.slow.parts[key]), seconds(found.middle.parts[key])
-    return f"Next: {name_of(key, found.metric)}, {slow_s} ({middle_s} in the middle)."
+    slow_s, middle_s = seconds(cause.slow.parts[key]), seconds(cause.middle.parts[key])
+    return f"Next: {name_of(key, cause.metric)}, {slow_s} ({middle_s} in the middle)."
 
 
-def minute(found: Explanation, num_replicas: int, engine: EngineSection) -> list[str]:
+def worst_minute_in_words(cause: Cause, num_replicas: int, engine: EngineSection) -> list[str]:
     """The worst stretch of time and what was different in it."""
-    window = found.window
+    window = cause.window
     if window is None:
         return []
-    of = "gaps ended" if found.metric == "itl" else "requests arrived"
+    of = "gaps ended" if cause.metric == "itl" else "requests arrived"
     width_s = window.end_s - window.start_s
     name = "Worst minute" if width_s == 60 else f"Worst {width_s:.3g} s"
     lines = [
@@ -172,16 +171,16 @@ def _ratio(value: float, mean: float) -> str:
     return f"{value / mean:.2g} × the run's mean" if mean else "the run has none"
 
 
-def preemptions(found: Explanation, notes: list[Json]) -> list[str]:
+def preemptions_in_words(cause: Cause, notes: Sequence[str]) -> list[str]:
     """The verdict on preemption, as the operator who got the warning wants it."""
-    verdict = found.preemption
+    verdict = cause.preemption
     if not verdict.count:
         return ["No preemption."]
     costs = [
         f"{seconds(cost)} to p{p:g} E2E" if cost > 5e-7 else f"none to p{p:g}"
         for p, cost in sorted(verdict.cost_s.items(), reverse=True)
     ]
-    adds = f"own stalls and recomputation add {', '.join(costs)}" if found.slow.size else "nobody finished"
+    adds = f"own stalls and recomputation add {', '.join(costs)}" if cause.slow.size else "nobody finished"
     histogram = ", ".join(f"{n:,} {_times(times)}" for times, n in _binned(verdict.histogram))
     lines = [
         f"{verdict.count:,} preemptions ({verdict.per_request:.2f}/request), {verdict.recomputed_share:.1%} "
@@ -201,7 +200,7 @@ def preemptions(found: Explanation, notes: list[Json]) -> list[str]:
             f"than {USUAL_PREEMPTIONS} is unusual."
         )
     if verdict.verdict not in ("usual", "thrashing", "no preemption"):
-        lines += [f"WARNING: {note}" for note in notes if "ended by" in str(note)]
+        lines += [f"WARNING: {note}" for note in notes if "ended by" in note]
     return lines
 
 
@@ -209,9 +208,8 @@ def _times(count: str) -> str:
     return {"0": "never", "1": "once", "2": "twice"}.get(count, f"{count} times")
 
 
-def _binned(histogram: dict[int, int] | object) -> list[tuple[str, int]]:
+def _binned(histogram: Mapping[int, int]) -> list[tuple[str, int]]:
     """Counts up to 4 one by one, then in doublings."""
-    assert isinstance(histogram, dict)
     bins = [(str(count), histogram[count]) for count in range(5) if histogram.get(count)]
     low = 5
     while low <= max(histogram, default=0):

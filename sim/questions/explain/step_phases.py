@@ -1,4 +1,5 @@
-"""The time of a step as a request in it sees it, from its last token (or admission) to the step's end.
+"""The phases of a step as a request in it sees them, from its last token (or admission) to the step's end;
+and the gaps between tokens, of which most are exactly one step.
 
     previous ── not planned yet ── planned, GPU busy with others ── host ── GPU ── host ── end
 
@@ -8,16 +9,32 @@ that a run of any length costs two look-ups.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from sim.cluster.recorder import TokenTimes
 from sim.cluster.watched import ReplicaWatch
-from sim.values import Floats
+from sim.questions.explain.parts import (
+    BY_DECODES,
+    BY_PREFILLS,
+    DECODE,
+    HELD_BACK,
+    HOST,
+    KEYS,
+    UNDER_WAY,
+    PartColumns,
+    in_order,
+)
+from sim.results.metrics import coverage
+from sim.values import Bools, Floats, Ints
+
+_PARTS_OF_A_STEP = (HELD_BACK, UNDER_WAY, HOST, DECODE, BY_PREFILLS)
 
 
-class Span(NamedTuple):
-    """Seconds of one span; `gpu` is divided by its caller."""
+class Phases(NamedTuple):
+    """Seconds of a stretch of time within a step, by phase; the caller divides `gpu` among requests."""
 
     unplanned: float
     under_way: float
@@ -33,7 +50,7 @@ class Chunk(NamedTuple):
     again: float
 
 
-class Spans:
+class StepPhases:
     """The steps of one replica, with the end times that the recorder has."""
 
     def __init__(self, watch: ReplicaWatch, end_s: Floats) -> None:
@@ -76,7 +93,7 @@ class Spans:
         """When the step was scheduled."""
         return self._scheduled[step]
 
-    def span(self, step: int, from_s: float, until_s: float) -> Span:
+    def span(self, step: int, from_s: float, until_s: float) -> Phases:
         """The part of [from_s, until_s] in each phase of the step; they add up to it."""
         end_s = min(float(self.end_s[step]), until_s)
         at = from_s
@@ -86,7 +103,7 @@ class Spans:
             parts.append(upto - at)
             at = upto
         rest = max(end_s - at, 0.0)
-        return Span(parts[0], parts[1], parts[2] + rest, parts[3])
+        return Phases(parts[0], parts[1], parts[2] + rest, parts[3])
 
     def held_share(self, first: int, step: int) -> float:
         """Of the time before `step` in which a running request got no tokens though steps from `first` on
@@ -114,3 +131,42 @@ class Spans:
         alone = min(chunk.alone_s / total, 1.0)
         together = min(max(chunk.chunks_s / total, alone), 1.0)
         return alone, together - alone, 1.0 - together
+
+
+class Gaps:
+    """Every gap between tokens of the counted requests, in ascending order (`latencies`).
+
+    Most gaps are exactly one step, and all who decode in it share them; `longer_s` (shape (gaps, parts)) and
+    `longer_end_s` are the parts and ends of the others. `decode` is here the decoding of the whole batch: who
+    of a batch pays for whom has no answer. `replica` and `step` say where a gap lies (-1: in more than one
+    step), `end_s` when it ended.
+    """
+
+    def __init__(
+        self,
+        tokens: TokenTimes,
+        steps: Sequence[StepPhases],
+        longer_s: Floats,
+        longer_end_s: Floats,
+        counted: Bools,
+    ) -> None:
+        values, counts, parts = [], [], []
+        for replica, own in enumerate(steps):
+            chosen = (tokens.replica == replica) & counted[tokens.request]
+            first, stop = tokens.first_step[chosen], (tokens.first_step + tokens.num_steps)[chosen]
+            counts.append(coverage(first + 1, stop, len(own.end_s)))
+            values.append(own.gap_s)
+            parts.append(PartColumns(_PARTS_OF_A_STEP, own.gap_parts))
+        longer_s = longer_s.copy()
+        longer_s[:, DECODE] += longer_s[:, BY_DECODES]
+        longer_s[:, BY_DECODES] = 0.0
+        values.append(longer_s.sum(axis=1))
+        counts.append(np.ones(len(longer_s), dtype=np.int64))
+        parts.append(PartColumns(range(len(KEYS)), longer_s))
+        self.latencies = in_order(np.concatenate(values), parts, np.concatenate(counts))
+        order = self.latencies.order
+        none = np.full(len(longer_s), -1)
+        self.step: Ints = np.concatenate([*(np.arange(len(own.end_s)) for own in steps), none])[order]
+        replicas = [np.full(len(own.end_s), replica) for replica, own in enumerate(steps)]
+        self.replica: Ints = np.concatenate([*replicas, none])[order]
+        self.end_s: Floats = np.concatenate([*(own.end_s for own in steps), longer_end_s])[order]

@@ -1,17 +1,21 @@
-"""The worst minute: when most of the slowest came, and what was different then."""
+"""What went on around the slowest: the worst minute, when most of them came, and how bad preemption was."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.questions.explain.ledger import Ledger
+from sim.questions.explain.parts import PREEMPTED, RECOMPUTE
+from sim.results.preemptions import USUAL_PREEMPTIONS
+from sim.simulation import RunResult
 from sim.values import Floats, Ints
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 _WIDTHS_S = (60.0, 30.0, 20.0, 10.0, 5.0, 2.0, 1.0)
 
@@ -21,9 +25,8 @@ class Window:
     """A stretch of a run. Rates are of the whole fleet; `mean_*` those of the whole run.
 
     `slow` of the `all_slow` slowest fell into it. `over_budget`: prompts that came in it and are longer than
-    the token budget of a step. `replica` is the one that served most of these, with its
-    share of them. At
-    the start `line_at_start` requests waited there, and somebody had ever since `line_since_s`; from then on
+    the token budget of a step. `replica` is the one that served most of these, with its share of them. At the
+    start `line_at_start` requests waited there, and somebody had ever since `line_since_s`; from then on
     `rate_since_per_s` came to the fleet.
     """
 
@@ -48,16 +51,7 @@ class Window:
     rate_since_per_s: float
 
 
-def worst_window(
-    at_s: Floats,
-    weight: Ints,
-    replica: Ints,
-    requests: pd.DataFrame,
-    steps: pd.DataFrame,
-    *,
-    num_blocks: int,
-    token_budget: int,
-) -> Window | None:
+def worst_window(at_s: Floats, weight: Ints, replica: Ints, result: RunResult) -> Window | None:
     """The minute (of short runs a tenth or so) that holds most of the slowest; the first of equals.
 
     `at_s`, `weight` and `replica`: when each of the slowest came, how many it stands for, and where. None if
@@ -65,6 +59,8 @@ def worst_window(
     """
     if not len(at_s):
         return None
+    requests, steps = result.requests, result.steps
+    token_budget = result.setup.replica.scheduler.max_num_batched_tokens
     arrivals = requests["arrival_s"].to_numpy()
     first_s, last_s = float(arrivals.min()), float(max(arrivals.max(), at_s.max()))
     long_s = last_s - first_s
@@ -99,7 +95,7 @@ def worst_window(
         int((here["prompt_tokens"] > token_budget).sum()),
         largest("num_waiting"),
         largest("num_running"),
-        largest("kv_used_blocks") / num_blocks,
+        largest("kv_used_blocks") / result.setup.num_gpu_blocks,
         int(during["num_preemptions"].sum()),
         busiest,
         float(served[busiest] / served.sum()),
@@ -116,3 +112,65 @@ def _line(arrivals: Floats, steps: pd.DataFrame, start_s: float) -> tuple[int, f
     since_s = float(steps["t_s"].to_numpy()[empty[-1]]) if len(empty) else float(arrivals.min())
     came = int(((arrivals >= since_s) & (arrivals <= start_s)).sum())
     return int(waiting[-1]), since_s, came / max(start_s - since_s, 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionVerdict:
+    """The accounts of a run's preemptions.
+
+    `cost_s` maps percentiles to what E2E at that percentile would lose if every request were spared the time
+    it was preempted and the time of its own recomputation. What it would gain from the others' is not in it:
+    the remedies that end preemption show that. `histogram`: requests by how often they were preempted;
+    `worst`: the request preempted most often and how often.
+    """
+
+    count: int
+    per_request: float
+    recomputed_share: float
+    cost_s: Mapping[float, float]
+    histogram: Mapping[int, int]
+    longest_chain: int
+    worst: tuple[int, int] | None
+    stalled_s: float
+    useful_tokens_per_busy_s: float | None
+    verdict: str
+
+    @property
+    def is_thrashing(self) -> bool:
+        """Whether a request was preempted more often than is usual."""
+        return self.worst is not None and self.worst[1] > USUAL_PREEMPTIONS
+
+
+def judge_preemptions(result: RunResult, books: Ledger, percentiles: tuple[float, ...]) -> PreemptionVerdict:
+    """The verdict on a run; cost at each of the percentiles."""
+    summary, table = result.summary, result.preemptions
+    histogram = summary["preemption_histogram"]
+    assert isinstance(histogram, dict)
+    by_count = {int(count): int(str(requests)) for count, requests in histogram.items()}
+    count = sum(times * requests for times, requests in by_count.items())
+    worst = None
+    if len(table):
+        times = table["num_preemptions"].to_numpy()
+        worst = int(table["request_id"].to_numpy()[times.argmax()]), int(times.max())
+    useful = summary["useful_tokens_per_busy_s"]
+    return PreemptionVerdict(
+        count,
+        count / max(sum(by_count.values()), 1),
+        float(str(summary["recomputed_token_share"])),
+        {p: _cost_s(books.e2e, p) for p in percentiles},
+        by_count,
+        int(str(summary["longest_preemption_chain"])),
+        worst,
+        float(str(summary["preemption_stalled_s"])),
+        float(useful) if isinstance(useful, (int, float)) else None,
+        str(summary["progress"]),
+    )
+
+
+def _cost_s(e2e: Floats, percent: float) -> float:
+    """What a percentile of E2E loses without each request's own stalls and recomputation."""
+    if not len(e2e):
+        return 0.0
+    with_s = e2e.sum(axis=1)
+    without_s = with_s - e2e[:, PREEMPTED] - e2e[:, RECOMPUTE]
+    return float(np.percentile(with_s, percent) - np.percentile(without_s, percent))
