@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from sim.cluster.world import Progress
-    from sim.jobs.points import Progress as Points
+    from sim.jobs.options import Progress as Points
 
 _PATIENCE_S = 1.0
 _LINE_EVERY_S = 30.0
@@ -70,7 +70,7 @@ class PointsBar:
         self._task: TaskID | None = None
 
     def update(self, progress: Points) -> None:
-        """Show how far it is; given to `run_points(on_progress=…)`."""
+        """Show how far it is; given to `RunOptions(on_progress=…)`."""
         fresh = progress.done - progress.stored
         self.told = f"{fresh:,} runs made, {progress.stored:,} found, {progress.total - progress.done:,} left"
         self.told += f", {progress.failed:,} failed" if progress.failed else ""

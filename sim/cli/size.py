@@ -47,8 +47,9 @@ def size(
     ] = None,
     replications: Annotated[int, typer.Option(help="Seeds that decide a rate.")] = 5,
     precision: Annotated[
-        str, typer.Option(help="How near the rates that hold and do not hold must come.")
-    ] = "5%",
+        str | None,
+        typer.Option(help="How near the rates that hold and do not hold must come; default 5%."),
+    ] = None,
     workers: Workers = None,
     backend: Backend = "loky",
     address: Address = None,
@@ -66,7 +67,7 @@ def size(
     Every answer is confirmed by runs of the whole fleet. Runs are kept as they finish: a sizing that was
     interrupted goes on where it stopped, and one that is repeated costs nothing.
     """
-    from sim.cli.options import read_share
+    from sim.cli.options import given, read_share
     from sim.cli.progress import points_bar
     from sim.questions.size import folder, screen
     from sim.questions.size import size as experiment
@@ -89,7 +90,7 @@ def size(
                 prices=prices,
                 requests=requests,
                 replications=replications,
-                precision=read_share(precision, "--precision"),
+                **given(precision=read_share(precision, "--precision")),
                 backend=backend,
                 address=address,
                 workers=workers,

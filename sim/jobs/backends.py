@@ -13,64 +13,33 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import joblib
 
-from sim.errors import did_you_mean, input_error
+from sim.errors import input_error
+from sim.jobs.options import RunOptions
 from sim.jobs.worker import Done, Job, run_job
 
-BACKENDS = ("loky", "dask", "ray")
 MAX_DEATHS = 3
 """A point whose worker died so often while it ran alone is given up."""
 
 _CONNECT_S = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A backend by name, the address of a cluster, and how many points at once (None: as many as cores)."""
-
-    backend: str = "loky"
-    address: str | None = None
-    workers: int | None = None
-
-    def check(self) -> None:
-        """Raise `InputError` if this is no place to run anything."""
-        if self.backend not in BACKENDS:
-            near = did_you_mean(self.backend, BACKENDS)
-            raise input_error(f"unknown backend; one of {', '.join(BACKENDS)}{near}", where=self._option)
-        if self.workers is not None and self.workers < 1:
-            raise input_error("must be at least 1", where=f"--workers {self.workers}")
-        if self.backend == "loky" and self.address is not None:
-            raise input_error("is the address of a cluster; add --backend dask or ray", where=self._where)
-        if self.backend == "dask" and self.address is None:
-            raise input_error("needs --address, such as tcp://10.0.0.1:8786", where=self._option)
-
-    @property
-    def _option(self) -> str:
-        return f"--backend {self.backend}"
-
-    @property
-    def _where(self) -> str:
-        return f"--address {self.address}"
-
-
-def simulate_all(jobs: Mapping[str, Job], place: Place) -> Iterator[Done]:
+def simulate_all(jobs: Mapping[str, Job], options: RunOptions) -> Iterator[Done]:
     """Simulate each job and give its result as soon as it is there, in whatever order."""
-    place.check()
     payloads = {key: pickle.dumps(job, pickle.HIGHEST_PROTOCOL) for key, job in jobs.items()}
-    workers = place.workers or (joblib.cpu_count() if place.backend == "loky" else -1)
-    if place.backend == "loky" and workers == 1:
+    workers = options.workers or (joblib.cpu_count() if options.backend == "loky" else -1)
+    if options.backend == "loky" and workers == 1:
         yield from map(run_job, payloads.values())
         return
-    with _cluster(place) as config:
+    with _cluster(options) as config:
         try:
             yield from _with_deaths(payloads, workers, config)
         except _lost_clusters():
             message = "the cluster does not answer any more; what it had finished is kept"
-            raise input_error(message, where=f"--address {place.address}") from None
+            raise input_error(message, where=f"--address {options.address}") from None
 
 
 def _with_deaths(
@@ -141,18 +110,18 @@ def _imported(module: str, name: str) -> tuple[type[BaseException], ...]:
 
 
 @contextmanager
-def _cluster(place: Place) -> Iterator[Callable[[], dict[str, Any]]]:
+def _cluster(options: RunOptions) -> Iterator[Callable[[], dict[str, Any]]]:
     """What `joblib.parallel_config` is told before each call, while the connection to a cluster is open."""
     with ExitStack() as stack:
-        if place.backend == "dask":
-            yield _dask(place, stack)
-        elif place.backend == "ray":
-            yield _ray(place, stack)
+        if options.backend == "dask":
+            yield _dask(options, stack)
+        elif options.backend == "ray":
+            yield _ray(options, stack)
         else:
             yield lambda: {"backend": "loky"}
 
 
-def _dask(place: Place, stack: ExitStack) -> Callable[[], dict[str, Any]]:
+def _dask(options: RunOptions, stack: ExitStack) -> Callable[[], dict[str, Any]]:
     try:
         from distributed import Client
 
@@ -160,11 +129,11 @@ def _dask(place: Place, stack: ExitStack) -> Callable[[], dict[str, Any]]:
     except ImportError:
         message = "needs dask: pip install 'dryserve[cluster]'"
         raise input_error(message, where="--backend dask") from None
-    where = f"--address {place.address}"
+    where = f"--address {options.address}"
     stack.enter_context(_quiet("distributed.client"))
     try:
         client = stack.enter_context(
-            Client(place.address, timeout=_CONNECT_S, set_as_default=False)  # type: ignore[no-untyped-call]
+            Client(options.address, timeout=_CONNECT_S, set_as_default=False)  # type: ignore[no-untyped-call]
         )
     except (OSError, ValueError, TypeError) as error:
         raise input_error(f"no Dask scheduler answers there: {_first_line(error)}", where=where) from None
@@ -189,17 +158,17 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _ray(place: Place, stack: ExitStack) -> Callable[[], dict[str, Any]]:
+def _ray(options: RunOptions, stack: ExitStack) -> Callable[[], dict[str, Any]]:
     try:
         import ray
 
         from sim.jobs.ray_workers import CarefulRayBackend
     except ImportError:
         raise input_error("needs ray: pip install 'dryserve[ray]'", where="--backend ray") from None
-    where = f"--address {place.address}" if place.address else "--backend ray"
+    where = f"--address {options.address}" if options.address else "--backend ray"
     if not ray.is_initialized():
         try:
-            ray.init(address=place.address or "auto", log_to_driver=False, logging_level="ERROR")
+            ray.init(address=options.address or "auto", log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise input_error(f"no Ray cluster answers there: {_first_line(error)}", where=where) from None
         stack.callback(ray.shutdown)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import pickle
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sim.errors import InputError, did_you_mean
-from sim.jobs.backends import Place, simulate_all
+from sim.jobs.backends import simulate_all
+from sim.jobs.options import Progress, RunOptions
 from sim.jobs.store import Entry, Samples, Store, code_fingerprint, default_folder, point_key, unpack
 from sim.jobs.worker import COLUMNS, Caller, Job
 from sim.scenario import Scenario
@@ -37,7 +38,7 @@ class Point:
     """
 
     scenario: Scenario
-    label: Mapping[str, object]
+    label: Mapping[str, object] = field(default_factory=dict)
     workload: Workload | None = None
     change: EngineChange | None = None
 
@@ -69,47 +70,27 @@ class Outcome:
     samples: Samples | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a call has come: points done, of these from the store, and failed."""
-
-    done: int
-    total: int
-    stored: int
-    failed: int
-
-
 def run_points(
-    points: Sequence[Point],
-    *,
-    columns: Sequence[str] = (),
-    backend: str = "loky",
-    address: str | None = None,
-    workers: int | None = None,
-    store: Path | Literal["default"] | None = "default",
-    on_progress: Callable[[Progress], None] | None = None,
-    allow_plugins: bool = False,
+    points: Sequence[Point], *, columns: Sequence[str] = (), options: RunOptions | None = None
 ) -> list[Outcome]:
     """Simulate every point and return the outcomes in the order of the points.
 
-    `columns` names per-request columns to keep (see `sim.jobs.worker.COLUMNS`). `backend` is `loky`
-    (this machine; `workers=1` stays in this process), `dask` (the scheduler at `address`) or `ray`; `workers`
-    limits how many points are simulated at once, by default as many as there are cores. `store` is the folder
-    of results that are kept and found again: by default `$DRYSERVE_CACHE` or the user's cache, None for none.
+    `columns` names per-request columns to keep (see `sim.jobs.worker.COLUMNS`).
 
     A point that fails has an `error`; the others are simulated all the same. Raises `InputError` for a
-    backend that is not there and a `store` that cannot be written, before anything runs, and ValueError for
+    backend that is not there and a store that cannot be written, before anything runs, and ValueError for
     an unknown column. After KeyboardInterrupt everything that was finished is in the store.
     """
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         near = did_you_mean(unknown[0], COLUMNS)
         raise ValueError(f"no column {unknown[0]!r} of requests{near}; there are {', '.join(COLUMNS)}")
-    Place(backend, address, workers).check()
-    kept = _Kept(store)
+    options = options or RunOptions()
+    options.check()
+    kept = _Kept(options.store)
     columns = tuple(sorted(set(columns)))
     keys = [point.key(columns) for point in points]
-    caller = Caller(os.getpid(), str(Path.cwd())) if backend == "loky" else None
+    caller = Caller(os.getpid(), str(Path.cwd())) if options.backend == "loky" else None
     found: dict[str, Entry | str] = {}
     jobs: dict[str, Job] = {}
     for key, point in zip(keys, points, strict=True):
@@ -120,27 +101,27 @@ def run_points(
             else:
                 given = (point.workload, point.change)
                 jobs[key] = Job(
-                    key, point.scenario, columns, allow_plugins, code_fingerprint(), caller, *given
+                    key, point.scenario, columns, options.allow_plugins, code_fingerprint(), caller, *given
                 )
     stored = len(found)
 
     def tell() -> None:
-        if on_progress is not None:
+        if options.on_progress is not None:
             failed = sum(not isinstance(entry, Entry) or entry.stuck is not None for entry in found.values())
-            on_progress(Progress(len(found), len(found) + len(jobs), stored, failed))
+            options.on_progress(Progress(len(found), len(found) + len(jobs), stored, failed))
 
     tell()
     if jobs:
-        for done in simulate_all(dict(jobs), Place(backend, address, workers)):
+        for done in simulate_all(dict(jobs), options):
+            job = jobs.pop(done.key)
             if done.data is not None:
-                if jobs[done.key].change is None:
+                if job.change is None:
                     kept.put(done.key, done.data)
                 entry = unpack(done.key, done.data)
                 assert entry is not None
                 found[done.key] = entry
             else:
                 found[done.key] = str(done.error)
-            del jobs[done.key]
             tell()
     return [_outcome(point, key, found[key]) for point, key in zip(points, keys, strict=True)]
 

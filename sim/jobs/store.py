@@ -36,7 +36,7 @@ Samples = Mapping[str, Column]
 _DIGEST_BYTES = 32
 _COLUMN = "column "
 _PACKAGES = ("sim", "scheduler", "cost_models")
-_TELL_NOTHING = {"cli", "figures", "statistics", "jobs", "questions", "evidence"}
+_TELL_NOTHING = {"cli", "figures", "report", "statistics", "jobs", "questions", "evidence"}
 """Folders of `sim` that move no result, but for the error bands of validation."""
 _CODE = {".py", ".json", ".toml", ".csv"}
 

@@ -150,50 +150,104 @@ def comparison_plates(labels: Sequence[str], runs: Sequence[SavedRun]) -> list[P
     stepped = {label: run.steps for label, run in named.items() if len(run.steps)}
     rows = -(-len(labels) // ABREAST)
 
-    def latency(figure: Figure) -> str:
+    def latency(figure: Figure) -> None:
         slos = [dict(run.scenario.slo.root) if run.scenario.slo else None for run in runs]
         figures.plot_latency_panels(
             measured, figure, slo=slos[0] if all(s == slos[0] for s in slos) else None
         )
-        return "Latency and its tail; dots are p50, p90 and p99, hollow with fewer than 10 samples above."
 
-    def load(figure: Figure) -> str:
+    def load(figure: Figure) -> None:
         figures.plot_load_timeline(stepped, figure)
-        return "Running (solid) and waiting (dashed) requests of the whole fleet; of many steps the mean."
 
-    def kv(figure: Figure) -> str:
+    def kv(figure: Figure) -> None:
         pools = {
             label: blocks
             for label in stepped
             if isinstance(blocks := named[label].summary.get("num_gpu_blocks"), int)
         }
         figures.plot_kv_timeline(stepped, figure, num_blocks=pools if len(pools) == len(stepped) else None)
-        return "KV blocks in use over the whole fleet; a row of ticks for the preemptions of each run."
 
-    def parts(figure: Figure) -> str:
+    def parts(figure: Figure) -> None:
         axes = list(figure.subplots(rows, ABREAST, squeeze=False, sharey=True).flat)
         for ax, (label, table) in zip(axes, measured.items(), strict=False):
             figures.plot_decomposition(figures.latency_parts(table, "e2e"), ax, unit="s")
             ax.set_xlabel(label)
         for ax in axes[len(labels) :]:
             ax.set_visible(False)
-        return "What E2E is made of, by band of percentiles, run by run."
 
-    def waterfalls(figure: Figure) -> str:
-        first = runs[0]
-        t0, t1 = figures.close_window(first.requests, first.steps, first.scenario.warmup_s, ROWS_A_RUN)
-        chosen = first.requests[first.requests["arrival_s"] >= t0].head(ROWS_A_RUN)["request_id"]
-        same = same_requests(runs) and len(chosen) > 0
-        tables = {label: run.requests for label, run in named.items()}
-        if same:
-            tables = {label: table[table["request_id"].isin(chosen)] for label, table in tables.items()}
-            t0 = float(first.requests.loc[chosen.index, "arrival_s"].min())
-            ends = [request_ends(table, last_moment(table)) for table in tables.values()]
-            t1 = max(float(end_s.quantile(0.95)) for end_s in ends)
-        axes = figure.subplots(len(labels), 1, squeeze=False, sharex=same)[:, 0]
+    def preemptions(figure: Figure) -> None:
+        figures.plot_preemptions_per_request({label: run.requests for label, run in named.items()}, figure)
+
+    def fairness(figure: Figure) -> None:
+        figures.plot_fairness(measured, figure)
+
+    plates = [
+        Plate(
+            "latency",
+            "Latency and its tail; dots are p50, p90 and p99, hollow with fewer than 10 samples above.",
+            latency,
+            (9.3, 5.0),
+        ),
+        Plate(
+            "parts",
+            "What E2E is made of, by band of percentiles, run by run.",
+            parts,
+            (9.3, 0.4 + 2.8 * rows),
+        ),
+    ]
+    classes = {name for table in measured.values() for name in table["class"].unique()}
+    if len(classes) > 1:
+        tall_in = 1.8 + 0.35 * len(classes) * len(labels)
+        plates.append(
+            Plate("classes", "What each client class waits at worst.", fairness, (WIDE_IN, tall_in))
+        )
+    if stepped:
+        plates += [
+            Plate(
+                "load",
+                "Running (solid) and waiting (dashed) requests of the whole fleet; of many steps the mean.",
+                load,
+                (WIDE_IN, 3.3),
+            ),
+            Plate(
+                "kv",
+                "KV blocks in use over the whole fleet; a row of ticks for the preemptions of each run.",
+                kv,
+                (WIDE_IN, 3.3),
+            ),
+        ]
+    if len(stepped) == len(labels):
+        plates.append(_waterfalls(named))
+    if any(run.requests["num_preemptions"].any() for run in runs):
+        plates.append(Plate("preemptions", "How often requests were preempted.", preemptions, (WIDE_IN, 3.0)))
+    return plates
+
+
+def _waterfalls(named: Mapping[str, SavedRun]) -> Plate:
+    """A waterfall of each run: of the same requests where all runs were sent the same."""
+    from sim import figures
+
+    windows = {
+        label: figures.close_window(run.requests, run.steps, run.scenario.warmup_s, ROWS_A_RUN)
+        for label, run in named.items()
+    }
+    label, first = next(iter(named.items()))
+    late = first.requests["arrival_s"] >= windows[label][0]
+    chosen = first.requests[late].head(ROWS_A_RUN)["request_id"]
+    same = same_requests(list(named.values())) and len(chosen) > 0
+    tables = {label: run.requests for label, run in named.items()}
+    shows = "Requests in flight in a part of the worst minute of each run."
+    if same:
+        shows = f"The same {len(chosen)} requests, from the worst minute of {label}, in each run."
+        tables = {label: table[table["request_id"].isin(chosen)] for label, table in tables.items()}
+        t0 = float(first.requests.loc[chosen.index, "arrival_s"].min())
+        ends = [request_ends(table, last_moment(table)) for table in tables.values()]
+        windows = dict.fromkeys(named, (t0, max(float(end_s.quantile(0.95)) for end_s in ends)))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots(len(named), 1, squeeze=False, sharex=same)[:, 0]
         for ax, (label, run) in zip(axes, named.items(), strict=True):
-            if not same:
-                t0, t1 = figures.close_window(run.requests, run.steps, run.scenario.warmup_s, ROWS_A_RUN)
+            t0, t1 = windows[label]
             figures.plot_request_waterfall(
                 tables[label], ax, stalls=run.preemption_times, t0=t0, t1=t1, max_rows=ROWS_A_RUN
             )
@@ -202,30 +256,8 @@ def comparison_plates(labels: Sequence[str], runs: Sequence[SavedRun]) -> list[P
                 ax.set_xlabel("")
             if ax is not axes[0] and ax.get_legend():
                 ax.get_legend().remove()
-        if same:
-            return f"The same {len(chosen)} requests, from the worst minute of {labels[0]}, in each run."
-        return "Requests in flight in a part of the worst minute of each run."
 
-    def preemptions(figure: Figure) -> str:
-        figures.plot_preemptions_per_request({label: run.requests for label, run in named.items()}, figure)
-        return "How often requests were preempted."
-
-    def fairness(figure: Figure) -> str:
-        figures.plot_fairness(measured, figure)
-        return "What each client class waits at worst."
-
-    plates = [Plate("latency", (9.3, 5.0), latency), Plate("parts", (9.3, 0.4 + 2.8 * rows), parts)]
-    classes = {name for table in measured.values() for name in table["class"].unique()}
-    if len(classes) > 1:
-        tall_in = 1.8 + 0.35 * len(classes) * len(labels)
-        plates.append(Plate("classes", (WIDE_IN, tall_in), fairness))
-    if stepped:
-        plates += [Plate("load", (WIDE_IN, 3.3), load), Plate("kv", (WIDE_IN, 3.3), kv)]
-    if len(stepped) == len(labels):
-        plates.append(Plate("waterfall", (WIDE_IN, 0.7 + 2.4 * len(labels)), waterfalls))
-    if any(run.requests["num_preemptions"].any() for run in runs):
-        plates.append(Plate("preemptions", (WIDE_IN, 3.0), preemptions))
-    return plates
+    return Plate("waterfall", shows, draw, (WIDE_IN, 0.7 + 2.4 * len(named)))
 
 
 def folder_for(runs: Sequence[SavedRun]) -> Path:

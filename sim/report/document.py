@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +29,13 @@ class Bullets:
 
 
 @dataclass(frozen=True, slots=True)
+class Preformatted:
+    """Text that is shown as it stands, such as a command or columns that the writer has set."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Cells as text; columns marked in `right` are numbers, set flush right."""
 
@@ -43,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure as the bytes of a PNG, or why it could not be drawn; `width_in` is its natural width."""
+    """A figure as the bytes of a PNG, or why it could not be drawn; `width_in` is its width in inches."""
 
     name: str
     width_in: float
@@ -52,16 +55,21 @@ class Picture:
     failure: str = ""
 
 
-Block = Heading | Paragraph | Bullets | Table | Picture
+Block = Heading | Paragraph | Bullets | Preformatted | Table | Picture
 
 
 @dataclass(frozen=True, slots=True)
 class Plate:
-    """A figure to be drawn: file name, size in inches, and what draws it and says what it shows."""
+    """A figure to be drawn: its file name, a sentence on what it shows, what draws it and its size in inches.
+
+    `draw` takes the Figure to fill, or an Axes where one is enough, or None to make a figure of its own; an
+    answer's returns its Axes. Without a size the figure is as large as most are.
+    """
 
     name: str
-    size_in: tuple[float, float]
-    draw: Callable[[Figure], str]
+    shows: str
+    draw: Callable[..., object]
+    size_in: tuple[float, float] | tuple[()] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +80,30 @@ class Document:
     blocks: Sequence[Block] = field(default_factory=tuple)
 
 
+def table_of_columns(columns: Iterable[tuple[str, Sequence[str]]], left: Collection[str] = ()) -> Table:
+    """A table from columns, each a head and its cells; all are set right but those named in `left`."""
+    names, cells = zip(*columns, strict=True)
+    return Table(names, tuple(zip(*cells, strict=True)), tuple(name not in left for name in names))
+
+
 def key_values(rows: Sequence[tuple[str, str]]) -> Table:
     """A table of names and values without a header."""
     return Table(("", ""), tuple(rows), (False, False))
 
 
-def draw_plate(plate: Plate, about: str) -> Picture:
-    """Draw one figure; whatever goes wrong is told in the picture, because the others are still wanted."""
+def draw_plate(plate: Plate, about: str = "") -> Picture:
+    """Draw one figure; whatever goes wrong is told in the picture, because the others are still wanted.
+
+    `about` ends the caption.
+    """
     from io import BytesIO
 
     from sim.figures.style import blank_figure, save_png
 
     try:
         figure, png = blank_figure(*plate.size_in), BytesIO()
-        shows = plate.draw(figure)
+        plate.draw(figure)
         save_png(figure, png)
     except Exception as error:
-        return Picture(plate.name, plate.size_in[0], "", failure=f"{type(error).__name__}: {error}")
-    return Picture(plate.name, plate.size_in[0], f"{shows} {about}".strip(), png.getvalue())
+        return Picture(plate.name, 0.0, "", failure=f"{type(error).__name__}: {error}")
+    return Picture(plate.name, figure.get_figwidth(), f"{plate.shows} {about}".strip(), png.getvalue())

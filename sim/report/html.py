@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
 
-from sim.report.document import Block, Bullets, Document, Heading, Paragraph, Picture, Table
+from sim.report.document import Block, Bullets, Document, Heading, Paragraph, Picture, Preformatted, Table
 
 STYLE = """
 :root { color-scheme: light; }
@@ -34,6 +34,7 @@ th { font-weight: 600; border-bottom: 1px solid #999; }
 figure { margin: 1.2rem 0 1.8rem; }
 figure img { max-width: 100%; height: auto; display: block; }
 figcaption { font-size: .85rem; color: #555; max-width: 46rem; margin-top: .35rem; }
+pre { font: .85rem/1.4 ui-monospace, "DejaVu Sans Mono", monospace; overflow-x: auto; }
 code { font: .9em ui-monospace, "DejaVu Sans Mono", monospace; background: #f3f3f3; padding: 0 .25em; }
 .failed { color: #a33; }
 @media print { main { max-width: none; } figure, table { break-inside: avoid; } nav { display: none; } }
@@ -67,9 +68,10 @@ def render(document: Document) -> str:
     )
 
 
-def fragment(blocks: Iterable[Block]) -> str:
+def fragment(blocks: Iterable[Block], title: str = "") -> str:
     """The blocks alone, without a page around them, as a notebook shows them."""
-    return "\n".join(_block(block, number) for number, block in enumerate(blocks))
+    head = [f"<p><strong>{escape(title)}</strong></p>"] if title else []
+    return "\n".join([*head, *(_block(block, number) for number, block in enumerate(blocks))])
 
 
 def _block(block: Block, number: int) -> str:
@@ -80,6 +82,8 @@ def _block(block: Block, number: int) -> str:
             return f"<p>{_inline(text)}</p>"
         case Bullets(items):
             return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
+        case Preformatted(text):
+            return f"<pre>{escape(_printable(text))}</pre>"
         case Table():
             return _table(block)
         case Picture(name, width_in, caption, png, failure):
@@ -107,7 +111,12 @@ def _table(table: Table) -> str:
 
 
 def _inline(text: str) -> str:
-    """Escape, then strong and code; control characters, which no XML may hold, are dropped."""
-    text = escape(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "", text))
+    """Escape, then strong and code."""
+    text = escape(_printable(text))
     text = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text)
     return re.sub(r"`(.+?)`", r"<code>\1</code>", text)
+
+
+def _printable(text: str) -> str:
+    """The text without control characters, which no XML may hold."""
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "", text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.report.document import Block, Bullets, Document, Heading, Paragraph, Picture, Table
+from sim.report.document import Block, Bullets, Document, Heading, Paragraph, Picture, Preformatted, Table
 
 
 def render(document: Document) -> str:
@@ -18,6 +18,8 @@ def _block(block: Block) -> str:
             return text
         case Bullets(items):
             return "\n".join(f"* {item}" for item in items)
+        case Preformatted(text):
+            return f"```\n{text}\n```"
         case Table():
             return _table(block)
         case Picture(name, _, caption, _, failure):

@@ -21,56 +21,57 @@ def run_plates(run: SavedRun) -> list[Plate]:
 
     requests, steps, plot = run.requests, run.steps, RunPlots(run)
 
-    def latency(figure: Figure) -> str:
-        plot.latency(figure)
-        return "Latency and its tail; dots are p50, p90 and p99."
-
-    def parts(figure: Figure) -> str:
+    def parts(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
         plot.decomposition(left, metric="ttft")
         plot.decomposition(right, metric="e2e")
         left.set_ylabel("mean TTFT (s)")
         right.set_ylabel("mean E2E (s)")
-        return "What TTFT (left) and E2E (right) are made of, by band of percentiles."
 
-    def load(figure: Figure) -> str:
-        plot.load_timeline(figure)
-        return "Running and waiting requests; of many steps the mean, with a band from lowest to highest."
-
-    def kv(figure: Figure) -> str:
-        plot.kv_timeline(figure)
-        return (
-            "KV blocks in use and, paler, those cached but free; a tick above for each step that preempted."
-        )
-
-    def waterfall(figure: Figure) -> str:
-        plot.request_waterfall(figure)
-        start, end = figures.worst_minute(steps, run.scenario.warmup_s)
-        return f"What each request did in a part of the worst minute, {start:,.0f}–{end:,.0f} s."
-
-    def preemptions(figure: Figure) -> str:
-        plot.preemptions_per_request(figure)
-        return "How often requests were preempted."
-
-    def fairness(figure: Figure) -> str:
-        plot.fairness(figure)
-        return "What each client class waits at worst."
-
-    def close_up(figure: Figure) -> str:
-        few = figures.busiest_steps(steps, run.scenario.warmup_s)
-        plot.step_composition(figure)
-        return f"{len(few)} steps of replica {few['replica'].iloc[0]} seen closely; bar width = step time."
-
-    plates = [Plate("latency", (9.3, 5.0), latency)]
+    plates = [Plate("latency", "Latency and its tail; dots are p50, p90 and p99.", plot.latency, (9.3, 5.0))]
     if requests["status"].eq("finished").any():
-        plates.append(Plate("parts", (9.3, 3.0), parts))
+        shows = "What TTFT (left) and E2E (right) are made of, by band of percentiles."
+        plates.append(Plate("parts", shows, parts, (9.3, 3.0)))
     if "class" in requests and len(requests["class"].unique()) > 1:
-        plates.append(Plate("classes", (WIDE_IN, 1.6 + 0.5 * len(requests["class"].unique())), fairness))
+        tall_in = 1.6 + 0.5 * len(requests["class"].unique())
+        shows = "What each client class waits at worst."
+        plates.append(Plate("classes", shows, plot.fairness, (WIDE_IN, tall_in)))
     replicas = len(steps["replica"].unique()) if len(steps) else 0
     if replicas:
         tall_in = max(3.0, 1.1 * min(figures.MAX_PANELS, replicas) + 0.5)
-        plates += [Plate("load", (WIDE_IN, tall_in), load), Plate("kv", (WIDE_IN, tall_in), kv)]
-        plates += [Plate("waterfall", (WIDE_IN, 4.5), waterfall), Plate("steps", (WIDE_IN, 3.0), close_up)]
+        start_s, end_s = figures.worst_minute(steps, run.scenario.warmup_s)
+        few = figures.busiest_steps(steps, run.scenario.warmup_s)
+        plates += [
+            Plate(
+                "load",
+                "Running and waiting requests; of many steps the mean, with a band from lowest to highest.",
+                plot.load_timeline,
+                (WIDE_IN, tall_in),
+            ),
+            Plate(
+                "kv",
+                "KV blocks in use and, paler, those cached but free; a tick above for each step that "
+                "preempted.",
+                plot.kv_timeline,
+                (WIDE_IN, tall_in),
+            ),
+            Plate(
+                "waterfall",
+                f"What each request did in a part of the worst minute, {start_s:,.0f}–{end_s:,.0f} s.",
+                plot.request_waterfall,
+                (WIDE_IN, 4.5),
+            ),
+            Plate(
+                "steps",
+                f"{len(few)} steps of replica {few['replica'].iloc[0]} seen closely; bar width = step time.",
+                plot.step_composition,
+                (WIDE_IN, 3.0),
+            ),
+        ]
     if requests["num_preemptions"].any():
-        plates.append(Plate("preemptions", (5.0, 3.0), preemptions))
+        plates.append(
+            Plate(
+                "preemptions", "How often requests were preempted.", plot.preemptions_per_request, (5.0, 3.0)
+            )
+        )
     return plates

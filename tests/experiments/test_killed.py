@@ -19,7 +19,8 @@ import pytest
 
 from sim import InputError, load_scenario
 from sim.jobs import backends
-from sim.jobs.points import Point, Progress, run_points
+from sim.jobs.options import Progress, RunOptions
+from sim.jobs.points import Point, run_points
 from tests.cli.helpers import DRYSERVE, SCENARIO, write_scenario
 from tests.experiments.clusters import DaskCluster, dask_cluster, loky_workers, wait_until
 
@@ -42,7 +43,7 @@ def entries(folder: Path) -> dict[str, bytes]:
 def undisturbed(tmp_path_factory) -> dict[str, bytes]:
     """The entries of twelve points, made in this process."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    run_points(points(12, 150), columns=("ttft_s",), workers=1, store=folder)
+    run_points(points(12, 150), columns=("ttft_s",), options=RunOptions(workers=1, store=folder))
     return entries(folder)
 
 
@@ -57,7 +58,9 @@ def test_killed_workers_cost_only_what_they_were_at(tmp_path, undisturbed):
             kills.remove(progress.done)
             loky_workers()[0].send_signal(signal.SIGKILL)
 
-    outcomes = run_points(points(12, 150), columns=("ttft_s",), workers=2, store=tmp_path, on_progress=kill)
+    outcomes = run_points(
+        points(12, 150), columns=("ttft_s",), options=RunOptions(workers=2, store=tmp_path, on_progress=kill)
+    )
     assert not kills
     assert [outcome.error for outcome in outcomes] == [None] * 12
     assert entries(tmp_path) == undisturbed
@@ -82,7 +85,7 @@ def test_a_point_that_kills_its_workers_is_given_up_and_told_from_the_others(tmp
     policy = "engine.victim_policy={kind: deadly_policy.Deadly}"
     deadly = load_scenario("quickstart", [*SMALL, "workload.num_requests=20", policy])
     asked = [*points(2, 20), Point(deadly, {}), *points(5, 30)]
-    outcomes = run_points(asked, workers=2, store=tmp_path / "store", allow_plugins=True)
+    outcomes = run_points(asked, options=RunOptions(workers=2, store=tmp_path / "store", allow_plugins=True))
     assert [outcome.error is None for outcome in outcomes] == [True, True, False, *[True] * 5]
     assert "its worker was killed 3 times" in outcomes[2].error
 
@@ -202,10 +205,7 @@ def test_a_cluster_gives_the_same_bytes_though_a_worker_is_killed(
     outcomes = run_points(
         points(12, 150),
         columns=("ttft_s",),
-        backend="dask",
-        address=cluster.address,
-        store=tmp_path,
-        on_progress=kill,
+        options=RunOptions(backend="dask", address=cluster.address, store=tmp_path, on_progress=kill),
     )
     assert not kills
     assert [outcome.error for outcome in outcomes] == [None] * 12
@@ -215,7 +215,7 @@ def test_a_cluster_gives_the_same_bytes_though_a_worker_is_killed(
 def test_a_cluster_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setattr(backends, "_CONNECT_S", 1)
     with pytest.raises(InputError, match="no Dask scheduler answers there"):
-        run_points(points(1, 10), backend="dask", address="tcp://127.0.0.1:9", store=None)
+        run_points(points(1, 10), options=RunOptions(backend="dask", address="tcp://127.0.0.1:9", store=None))
 
 
 def test_a_cluster_that_goes_away_leaves_what_it_finished(tmp_path):
@@ -229,10 +229,12 @@ def test_a_cluster_that_goes_away_leaves_what_it_finished(tmp_path):
         with pytest.raises(InputError, match="does not answer any more"):
             run_points(
                 points(40, 3000),
-                backend="dask",
-                address=cluster.address,
-                store=tmp_path / "store",
-                on_progress=kill,
+                options=RunOptions(
+                    backend="dask",
+                    address=cluster.address,
+                    store=tmp_path / "store",
+                    on_progress=kill,
+                ),
             )
     assert 1 <= len(entries(tmp_path / "store")) < 40
 
@@ -241,7 +243,9 @@ def test_ray_gives_the_same_bytes_too(tmp_path, undisturbed):
     ray = pytest.importorskip("ray", reason="needs ray, which is an extra: pip install 'dryserve[ray]'")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        run_points(points(12, 150), columns=("ttft_s",), backend="ray", store=tmp_path / "store")
+        run_points(
+            points(12, 150), columns=("ttft_s",), options=RunOptions(backend="ray", store=tmp_path / "store")
+        )
     finally:
         ray.shutdown()
     assert entries(tmp_path / "store") == undisturbed

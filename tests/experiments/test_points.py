@@ -10,7 +10,8 @@ import pytest
 import sim.jobs.points as points_module
 from sim import load_scenario, simulate
 from sim.engine_setup import EngineSetup
-from sim.jobs.points import Point, Progress, run_points
+from sim.jobs.options import Progress, RunOptions
+from sim.jobs.points import Point, run_points
 from sim.jobs.store import Store, point_key
 from sim.jobs.worker import COLUMNS
 from sim.random_streams import streams
@@ -39,7 +40,7 @@ def forbid_simulation(monkeypatch):
 
 def test_a_summary_is_that_of_the_run_and_columns_are_those_of_its_requests(tmp_path):
     (point,) = points(5)
-    (outcome,) = run_points([point], columns=COLUMNS, workers=1, store=tmp_path)
+    (outcome,) = run_points([point], columns=COLUMNS, options=RunOptions(workers=1, store=tmp_path))
     result = simulate(point.scenario)
     assert outcome.summary == result.summary
     assert set(outcome.samples) == set(COLUMNS)
@@ -54,8 +55,8 @@ def test_a_summary_is_that_of_the_run_and_columns_are_those_of_its_requests(tmp_
 
 def test_two_workers_give_what_one_gives_in_the_order_of_the_points(tmp_path):
     asked = points(9, 3, 6)
-    alone = run_points(asked, columns=("ttft_s",), workers=1, store=tmp_path / "one")
-    together = run_points(asked, columns=("ttft_s",), workers=2, store=tmp_path / "two")
+    alone = run_points(asked, columns=("ttft_s",), options=RunOptions(workers=1, store=tmp_path / "one"))
+    together = run_points(asked, columns=("ttft_s",), options=RunOptions(workers=2, store=tmp_path / "two"))
     assert [outcome.point.label["rate"] for outcome in together] == [9, 3, 6]
     for one, two in zip(alone, together, strict=True):
         assert one.summary == two.summary
@@ -77,7 +78,7 @@ def test_requests_may_be_given_in_place_of_the_scenarios_own(tmp_path):
     (point,) = points(5)
     asked = [replace(point, workload=requests(count)) for count in (7, 9, 7)]
     told: list[Progress] = []
-    outcomes = run_points(asked, workers=2, store=tmp_path, on_progress=told.append)
+    outcomes = run_points(asked, options=RunOptions(workers=2, store=tmp_path, on_progress=told.append))
     assert [outcome.summary["num_requests"] for outcome in outcomes] == [7, 9, 7]
     assert told[-1].total == 2, "equal requests on one engine are simulated once"
 
@@ -85,19 +86,25 @@ def test_requests_may_be_given_in_place_of_the_scenarios_own(tmp_path):
 def test_another_engine_than_the_scenarios_own_is_simulated_and_not_kept(tmp_path):
     (point,) = points(5)
     changed = replace(point, change=twice_as_late)
-    plain, late = run_points([point, changed], workers=1, store=tmp_path)
+    plain, late = run_points([point, changed], options=RunOptions(workers=1, store=tmp_path))
     assert late.summary["median_ttft_ms"] > plain.summary["median_ttft_ms"]
     told: list[Progress] = []
-    again = run_points([point, changed], workers=1, store=tmp_path, on_progress=told.append)
+    again = run_points(
+        [point, changed], options=RunOptions(workers=1, store=tmp_path, on_progress=told.append)
+    )
     assert told[0].stored == 1
     assert [outcome.summary for outcome in again] == [plain.summary, late.summary]
 
 
 def test_a_second_call_simulates_nothing(tmp_path, forbid_simulation):
-    first = run_points(points(4, 5), columns=("ttft_s",), workers=1, store=tmp_path)
+    first = run_points(points(4, 5), columns=("ttft_s",), options=RunOptions(workers=1, store=tmp_path))
     forbid_simulation()
     told: list[Progress] = []
-    second = run_points(points(4, 5), columns=("ttft_s",), store=tmp_path, on_progress=told.append)
+    second = run_points(
+        points(4, 5),
+        columns=("ttft_s",),
+        options=RunOptions(store=tmp_path, on_progress=told.append),
+    )
     assert told == [Progress(2, 2, 2, 0)]
     for one, two in zip(first, second, strict=True):
         assert one.summary == two.summary
@@ -110,28 +117,37 @@ def test_an_interrupted_call_goes_on_where_it_stopped(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_points(points(3, 4, 5), workers=1, store=tmp_path, on_progress=interrupt)
+        run_points(
+            points(3, 4, 5),
+            options=RunOptions(workers=1, store=tmp_path, on_progress=interrupt),
+        )
     told: list[Progress] = []
-    resumed = run_points(points(3, 4, 5), workers=1, store=tmp_path, on_progress=told.append)
+    resumed = run_points(
+        points(3, 4, 5),
+        options=RunOptions(workers=1, store=tmp_path, on_progress=told.append),
+    )
     assert told[0] == Progress(2, 3, 2, 0)
-    undisturbed = run_points(points(3, 4, 5), workers=1, store=None)
+    undisturbed = run_points(points(3, 4, 5), options=RunOptions(workers=1, store=None))
     assert [o.summary for o in resumed] == [o.summary for o in undisturbed]
 
 
 def test_equal_points_are_simulated_once(tmp_path):
     told: list[Progress] = []
-    outcomes = run_points(points(4, 4, 4), workers=1, store=tmp_path, on_progress=told.append)
+    outcomes = run_points(
+        points(4, 4, 4),
+        options=RunOptions(workers=1, store=tmp_path, on_progress=told.append),
+    )
     assert told[-1].total == 1
     assert [outcome.summary for outcome in outcomes] == [outcomes[0].summary] * 3
 
 
 def test_no_points_give_no_outcomes(tmp_path):
-    assert run_points([], store=tmp_path) == []
+    assert run_points([], options=RunOptions(store=tmp_path)) == []
 
 
 def test_a_point_that_fails_says_why_and_the_others_finish(tmp_path):
     too_large = points(4, extra=("model=meta-llama/Llama-3.1-70B",))
-    failed, good = run_points([*too_large, *points(5)], workers=2, store=tmp_path)
+    failed, good = run_points([*too_large, *points(5)], options=RunOptions(workers=2, store=tmp_path))
     assert failed.summary is None
     assert "engine.tensor_parallel_size" in failed.error
     assert good.error is None
@@ -141,8 +157,8 @@ def test_a_point_that_fails_says_why_and_the_others_finish(tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut short", "empty", "a bit", "another", "text"])
 def test_a_damaged_entry_is_made_again(tmp_path, damage):
-    (outcome,) = run_points(points(5), columns=("ttft_s",), workers=1, store=tmp_path)
-    (other,) = run_points(points(6), columns=("ttft_s",), workers=1, store=tmp_path)
+    (outcome,) = run_points(points(5), columns=("ttft_s",), options=RunOptions(workers=1, store=tmp_path))
+    (other,) = run_points(points(6), columns=("ttft_s",), options=RunOptions(workers=1, store=tmp_path))
     path = Store(tmp_path).path(outcome.key)
     whole = path.read_bytes()
     flipped = bytearray(whole)
@@ -156,13 +172,17 @@ def test_a_damaged_entry_is_made_again(tmp_path, damage):
             "text": b"not an entry",
         }[damage]
     )
-    (again,) = run_points(points(5), columns=("ttft_s",), workers=1, store=tmp_path)
+    (again,) = run_points(points(5), columns=("ttft_s",), options=RunOptions(workers=1, store=tmp_path))
     assert again.summary == outcome.summary
     assert path.read_bytes() == whole
 
 
 def test_every_flipped_byte_is_noticed(tmp_path):
-    (outcome,) = run_points(points(5), columns=("num_preemptions",), workers=1, store=tmp_path)
+    (outcome,) = run_points(
+        points(5),
+        columns=("num_preemptions",),
+        options=RunOptions(workers=1, store=tmp_path),
+    )
     store = Store(tmp_path)
     path = store.path(outcome.key)
     whole = path.read_bytes()
@@ -198,14 +218,14 @@ def test_an_unknown_column_names_a_near_one():
 def test_a_store_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ValueError, match="cannot be written"):
-        run_points(points(5), store=tmp_path / "file" / "store")
+        run_points(points(5), options=RunOptions(store=tmp_path / "file" / "store"))
 
 
 def test_a_default_store_that_cannot_be_written_costs_a_warning_only(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("DRYSERVE_CACHE", str(tmp_path / "file" / "store"))
     with pytest.warns(RuntimeWarning, match="not kept"):
-        (outcome,) = run_points(points(5), workers=1)
+        (outcome,) = run_points(points(5), options=RunOptions(workers=1))
     assert outcome.error is None
 
 
@@ -220,4 +240,4 @@ def test_a_default_store_that_cannot_be_written_costs_a_warning_only(tmp_path, m
 )
 def test_a_place_that_makes_no_sense_is_told_before_anything_runs(options, message):
     with pytest.raises(ValueError, match=message):
-        run_points(points(5), **options)
+        run_points(points(5), options=RunOptions(**options))

@@ -46,7 +46,7 @@ def write(
             if scenario.fault or not figures:
                 continue
             for plate in _plates(found, scenario.name):
-                picture = draw_plate(plate, "")
+                picture = draw_plate(plate)
                 if on_drawn:
                     on_drawn(plate.name)
                 if picture.failure:
@@ -128,7 +128,7 @@ def _plates(found: Found, name: str) -> Iterator[Plate]:
 
     sides = {BEFORE: found.before.scenarios[name], NOW: found.now[name]}
 
-    def latency(figure: Figure) -> str:
+    def latency(figure: Figure) -> None:
         axes = figure.subplots(1, len(KINDS))
         for ax, kind in zip(axes, KINDS, strict=True):
             samples = {label: side["samples_s"][kind] for label, side in sides.items()}
@@ -137,9 +137,8 @@ def _plates(found: Found, name: str) -> Iterator[Plate]:
                 ax.set_ylabel("")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False)
-        return "Latencies; dots are p50, p90 and p99, hollow with fewer than 10 samples above."
 
-    def timeline(figure: Figure) -> str:
+    def timeline(figure: Figure) -> None:
         tables = {label: _steps(side["timeline"]) for label, side in sides.items()}
         load, kv = figure.subplots(2, 1, sharex=True)
         figures.plot_load_timeline(tables, load)
@@ -147,13 +146,20 @@ def _plates(found: Found, name: str) -> Iterator[Plate]:
         load.set_xlabel("")
         if kv.get_legend() is not None:
             kv.get_legend().remove()
-        return (
-            "Running (solid) and waiting (dashed) requests, and KV blocks in use, over the fleet, means "
-            "over equal stretches of time; ticks are preemptions."
-        )
 
-    yield Plate(f"{name}-latency", (9.3, 2.7), latency)
-    yield Plate(f"{name}-timeline", (9.3, 4.0), timeline)
+    yield Plate(
+        f"{name}-latency",
+        "Latencies; dots are p50, p90 and p99, hollow with fewer than 10 samples above.",
+        latency,
+        (9.3, 2.7),
+    )
+    yield Plate(
+        f"{name}-timeline",
+        "Running (solid) and waiting (dashed) requests, and KV blocks in use, over the fleet, means over "
+        "equal stretches of time; ticks are preemptions.",
+        timeline,
+        (9.3, 4.0),
+    )
 
 
 def _steps(timeline: Json) -> pd.DataFrame:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sim.errors import Fault, InputError
-from sim.jobs.points import Outcome, Point, Progress, run_points
+from sim.jobs.options import Progress, RunOptions
+from sim.jobs.points import Outcome, Point, run_points
 from sim.jobs.traces import trace_faults
 from sim.questions.compare.classes import STARVING_S, class_table
 from sim.questions.compare.differences import NOT_SHOWN, difference_table, values_of
@@ -193,12 +194,14 @@ def compare(
     outcomes = run_points(
         points,
         columns=COLUMNS,
-        backend=backend,
-        address=address,
-        workers=workers,
-        store=store,
-        on_progress=on_progress,
-        allow_plugins=allow_plugins,
+        options=RunOptions(
+            workers=workers,
+            backend=backend,
+            address=address,
+            store=store,
+            on_progress=on_progress,
+            allow_plugins=allow_plugins,
+        ),
     )
     runs = tuple(tuple(outcomes[number :: len(found)]) for number in range(len(found)))
     return make_comparison(base, found, chosen, runs, starving_s)

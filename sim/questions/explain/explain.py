@@ -21,7 +21,7 @@ import numpy as np
 
 from sim.cluster.world import Progress as RunProgress
 from sim.errors import input_error
-from sim.jobs.points import Progress
+from sim.jobs.options import Progress
 from sim.questions.explain.candidates import candidates, facts_of
 from sim.questions.explain.cause import METRICS, Cause, find_cause
 from sim.questions.explain.observe import Observed, observe

@@ -11,7 +11,8 @@ import numpy as np
 
 from sim.engine_setup import engine_setup
 from sim.errors import InputError, input_error
-from sim.jobs.points import Outcome, Point, Progress, run_points
+from sim.jobs.options import Progress, RunOptions
+from sim.jobs.points import Outcome, Point, run_points
 from sim.jobs.store import Samples
 from sim.jobs.worker import request_samples
 from sim.questions.explain.candidates import Candidate
@@ -114,9 +115,7 @@ def try_remedies(
                 if isinstance(scenario, Scenario)
             ],
             columns=_COLUMNS,
-            workers=workers,
-            on_progress=on_progress,
-            allow_plugins=allow_plugins,
+            options=RunOptions(workers=workers, on_progress=on_progress, allow_plugins=allow_plugins),
         )
     )
     return [

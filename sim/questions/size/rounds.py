@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TypeVar
 
-from sim.jobs.points import Outcome, Point, Progress
+from sim.jobs.points import Outcome, Point
 from sim.questions.size.load import (
     MOST_OF_A_FLEET,
     MOST_REQUESTS,
@@ -82,29 +82,3 @@ def _advance(
         wanted[number] = next(procedure) if answer is None else procedure.send(answer)
     except StopIteration as end:
         found[number] = end.value
-
-
-class AddedUp:
-    """Progress of many calls as if they were one: what is left is that of the call under way."""
-
-    def __init__(self, tell: Callable[[Progress], None]) -> None:
-        self._tell = tell
-        self._before = self._now = Progress(0, 0, 0, 0)
-
-    def __call__(self, now: Progress) -> None:
-        """Take note of the progress of one call, and tell that of all so far."""
-        if now.done < self._now.done or now.done == now.stored:
-            before, last = self._before, self._now
-            self._before = Progress(
-                before.done + last.done, 0, before.stored + last.stored, before.failed + last.failed
-            )
-        self._now = now
-        base = self._before
-        self._tell(
-            Progress(
-                base.done + now.done,
-                base.done + now.total,
-                base.stored + now.stored,
-                base.failed + now.failed,
-            )
-        )

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sim.errors import Fault, InputError
-from sim.jobs.points import Progress, run_points
+from sim.jobs.options import Progress, RunOptions
+from sim.jobs.points import run_points
 from sim.questions.size.binding import binding
 from sim.questions.size.candidates import Candidate, make_candidates
 from sim.questions.size.load import RunLength, load_faults, peak, run_length, unit
 from sim.questions.size.prices import Prices, read_prices
 from sim.questions.size.promise import CLOSE, Judgement, Promise, make_promise
-from sim.questions.size.rounds import AddedUp, Bench, Simulate
+from sim.questions.size.rounds import Bench, Simulate
 from sim.questions.size.rows import capacity_rows, fleet_rows
 from sim.questions.size.search import Capacity, Fleet, find_capacity, find_fleet
 from sim.questions.sweep.axes import Values
@@ -202,15 +203,15 @@ def size(
     if faults or promise is None:
         raise InputError(faults)
     candidates = [_with_whole_replicas(candidate, num_gpus) for candidate in candidates]
-    simulate: Simulate = partial(
-        run_points,
+    options = RunOptions(
+        workers=workers,
         backend=backend,
         address=address,
-        workers=workers,
         store=store,
-        on_progress=None if on_progress is None else AddedUp(on_progress),
+        on_progress=on_progress,
         allow_plugins=allow_plugins,
     )
+    simulate: Simulate = partial(run_points, options=options.over_many_calls())
     length = run_length(base, tuple(promise.targets.values()), requests)
     bench = Bench(promise, length, simulate)
     found, fleets = _search(candidates, bench, rate, num_gpus, replications, precision)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from sim.errors import Fault, InputError
-from sim.jobs.points import Outcome, Point, Progress, run_points
+from sim.jobs.options import Progress, RunOptions
+from sim.jobs.points import Point, run_points
 from sim.questions.size.prices import Prices, read_prices
 from sim.questions.sweep.answer import (
     Best,
@@ -176,14 +177,15 @@ def sweep(
         raise InputError([*faults, *error.faults]) from None
     if faults:
         raise InputError(faults)
-    simulate = partial(
-        _Rounds(on_progress).run_points,
+    options = RunOptions(
+        workers=workers,
         backend=backend,
         address=address,
-        workers=workers,
         store=store,
+        on_progress=on_progress,
         allow_plugins=allow_plugins,
     )
+    simulate = partial(run_points, options=options.over_many_calls())
     targets = _targets(base, cells)
     notes: tuple[str, ...] = ()
     if warm_up == "auto":
@@ -201,29 +203,6 @@ def sweep(
         runs = run_to_precision(cells, lambda index: base.seed + index, wanted, simulate)
     paths = tuple(path for axis in axes for path in axis.paths)
     return make_sweep(base, paths, cells, runs, targets, notes, money)
-
-
-class _Rounds:
-    """Calls of `run_points` one after another, with progress that counts them all."""
-
-    def __init__(self, on_progress: Callable[[Progress], None] | None) -> None:
-        self._tell = on_progress
-        self._before = self._last = Progress(0, 0, 0, 0)
-
-    def run_points(self, points: Sequence[Point], **options: Any) -> list[Outcome]:
-        self._before = self._last
-        return run_points(points, on_progress=None if self._tell is None else self._add, **options)
-
-    def _add(self, now: Progress) -> None:
-        assert self._tell is not None
-        earlier = self._before
-        self._last = Progress(
-            earlier.done + now.done,
-            earlier.total + now.total,
-            earlier.stored + now.stored,
-            earlier.failed + now.failed,
-        )
-        self._tell(self._last)
 
 
 def make_sweep(
