@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from sim.report.cells import duration
+from sim.report.footnotes import error_lines, facts_line, note_lines
+
 Summary = Mapping[str, object]
 
 WIDTH, LABEL = 50, 40
@@ -82,7 +85,7 @@ def _slo(summary: Summary) -> Iterator[str]:
     for key, target in single.items():
         verdict = {True: " met", False: " MISSED", None: ""}[target["met"]]
         share = "no data" if target["attainment"] is None else _percent(target["attainment"]) + verdict
-        yield _row(f"{key} <= {_duration(target['limit_s'])}:", share)
+        yield _row(f"{key} <= {duration(target['limit_s'])}:", share)
     yield _row("All at once:", _percent(summary["slo_attainment"]))
 
 
@@ -120,20 +123,9 @@ def _ends(summary: Summary) -> Iterator[str]:
 
 def footer(summary: Summary) -> Iterator[str]:
     """What every answer carries: release, loop, seed, warm-up, calibration, its error, and notes."""
-    warmup_s = summary["warmup_s"]
-    warmup = f"warm-up {warmup_s:g} s removed" if warmup_s else "no warm-up removed"
-    yield (
-        f"mirrors {summary['mirrors']} | {summary['loop']} loop | seed {summary['seed']} | {warmup} | "
-        f"calibration {summary['calibration_id']}"
-    )
-    band = summary.get("error_band")
-    if isinstance(band, Mapping):
-        yield str(band["line"])
-    else:
-        yield "no measured run is like this one: the error is not known"
-    notes = summary["notes"]
-    assert isinstance(notes, Sequence)
-    yield from (f"note: {note}" for note in notes)
+    yield facts_line([summary], f"seed {summary['seed']}")
+    yield from error_lines([summary])
+    yield from note_lines([summary], most=None)
 
 
 def _banner(title: str, fill: str, space: str = "") -> str:
@@ -165,7 +157,3 @@ _FEATURES = (
     ("num_sessions", "Sessions:", str),
 )
 """Lines for features, if a run has them: key of the summary, label, form."""
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1000:g} ms"
