@@ -176,7 +176,7 @@ def load_calibration(path: Path) -> Calibration:
 
 @cache
 def _shipped(name: str) -> Calibration | None:
-    place = files("cost_models") / "data" / "calibrations" / f"{name}.json"
+    place = files(__package__) / "data" / "calibrations" / f"{name}.json"
     if not place.is_file():
         return None
     lenders = [lender for lender in map(_shipped, _LENDERS.get(name, ())) if lender is not None]

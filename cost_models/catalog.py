@@ -51,7 +51,7 @@ class _Entries(Mapping[str, TomlTable]):
 @cache
 def read_table(file_name: str) -> Mapping[str, TomlTable]:
     """The entries of `cost_models/data/<file_name>`, a TOML file with one table per entry."""
-    return _Entries((files("cost_models") / "data" / file_name).read_text(encoding="utf-8"))
+    return _Entries((files(__package__) / "data" / file_name).read_text(encoding="utf-8"))
 
 
 def number(table: Mapping[str, TomlValue], key: str, default: float = 0.0) -> float:

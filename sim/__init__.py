@@ -40,21 +40,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Fault": "sim.errors",
-    "InputError": "sim.errors",
-    "RunResult": "sim.simulation",
-    "SavedRun": "sim.results.run_folder",
-    "Scenario": "sim.scenario",
-    "compare": "sim.questions.compare",
-    "load_run": "sim.results.run_folder",
-    "load_scenario": "sim.scenario",
-    "simulate": "sim.simulation",
-    "size": "sim.questions.size",
-    "sweep": "sim.questions.sweep",
+    "Fault": ".errors",
+    "InputError": ".errors",
+    "RunResult": ".simulation",
+    "SavedRun": ".results.run_folder",
+    "Scenario": ".scenario",
+    "compare": ".questions.compare",
+    "load_run": ".results.run_folder",
+    "load_scenario": ".scenario",
+    "simulate": ".simulation",
+    "size": ".questions.size",
+    "sweep": ".questions.sweep",
 }
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module 'sim' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"{__name__} has no attribute {name!r}; it offers {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name], __name__), name)

@@ -44,6 +44,6 @@ def write_exports(result: RunResult, folder: Path, names: Sequence[str]) -> list
     check_formats(names)
     files: list[Path] = []
     for name in dict.fromkeys(names):
-        write: Callable[[RunResult, Path], list[Path]] = import_module(f"sim.exports.{name}").write
+        write: Callable[[RunResult, Path], list[Path]] = import_module(f".{name}", __name__).write
         files += write(result, folder)
     return files

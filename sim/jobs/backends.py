@@ -105,7 +105,7 @@ def _lost_clusters() -> tuple[type[BaseException], ...]:
 
 def _imported(module: str, name: str) -> tuple[type[BaseException], ...]:
     """An exception of a module that is imported only where its backend is used."""
-    found = sys.modules.get(f"sim.jobs.{module}")
+    found = sys.modules.get(f"{__package__}.{module}")
     return () if found is None else (getattr(found, name),)
 
 

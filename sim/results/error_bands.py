@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -162,7 +162,5 @@ def nearest_band(kind: Kind) -> Band | None:
 
 @cache
 def _shipped() -> Mapping[str, object]:
-    text = (resources.files("sim") / "evidence" / "validate" / "data" / "bands.json").read_text(
-        encoding="utf-8"
-    )
-    return cast("Mapping[str, object]", json.loads(text))
+    place = Path(__file__).parents[1] / "evidence" / "validate" / "data" / "bands.json"
+    return cast("Mapping[str, object]", json.loads(place.read_text(encoding="utf-8")))

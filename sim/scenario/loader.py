@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+import scenarios
 from sim.errors import Fault, InputError, did_you_mean, input_error
 from sim.scenario.checks import scenario_faults
 from sim.scenario.faults import unknown_null_faults, validation_faults
@@ -58,7 +59,7 @@ def scenario_from_data(data: Any) -> Scenario:
 
 def scenario_names() -> list[str]:
     """The names of the scenarios that come with the package."""
-    files = resources.files("scenarios").iterdir()
+    files = resources.files(scenarios).iterdir()
     return sorted(Path(file.name).stem for file in files if file.name.endswith(_SUFFIXES))
 
 
@@ -97,7 +98,7 @@ def _read(name_or_path: str) -> tuple[str, str, Path | None]:
     if path.suffix in _SUFFIXES or os.sep in name_or_path or _is_file(path):
         return _read_file(path), name_or_path, path.parent
     for suffix in _SUFFIXES:
-        shipped = resources.files("scenarios") / f"{name_or_path}{suffix}"
+        shipped = resources.files(scenarios) / f"{name_or_path}{suffix}"
         if shipped.is_file():
             return shipped.read_text(encoding="utf-8"), f"scenarios/{name_or_path}{suffix}", None
     names = scenario_names()

@@ -37,7 +37,7 @@ class QuantileGrid:
 
 @cache
 def _facts() -> dict[str, dict[str, object]]:
-    text = (resources.files("sim.scenario") / "data" / _FILE).read_text(encoding="utf-8")
+    text = (resources.files(__package__) / "data" / _FILE).read_text(encoding="utf-8")
     facts: dict[str, dict[str, object]] = json.loads(text)["grids"]
     return facts
 

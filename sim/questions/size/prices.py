@@ -39,7 +39,7 @@ def read_prices(text: str) -> Prices:
     Raises `InputError` with all faults.
     """
     if text == EXAMPLE:
-        shipped = files("sim.questions.size") / "prices_example.toml"
+        shipped = files(__package__) / "prices_example.toml"
         return _checked(
             tomllib.loads(shipped.read_text(encoding="utf-8")), "prices example", "example prices"
         )

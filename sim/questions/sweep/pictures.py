@@ -75,7 +75,7 @@ def figures(sweep: Sweep) -> dict[str, Draw]:
 
 def _call(name: str, table: pd.DataFrame, ax: Axes | Figure | None = None, **options: Any) -> Axes:
     """The figure's own function, of the module of its name."""
-    draw = getattr(import_module(f"sim.figures.{name}"), f"plot_{name}")
+    draw = getattr(import_module(f"...figures.{name}", __package__), f"plot_{name}")
     axes: Axes = draw(table, ax, **options)
     return axes
 
