@@ -55,8 +55,10 @@ def regress(
             raise
         before, unreadable = None, error
     if before is None and not accept:
-        told = f'has no baseline.json; dryserve regress {folder} --accept --why "first baseline" writes one'
-        raise input_error(told, where=str(folder))
+        message = (
+            f'has no baseline.json; dryserve regress {folder} --accept --why "first baseline" writes one'
+        )
+        raise input_error(message, where=str(folder))
     scenarios = before.scenarios if before else {}
     now = experiment.observe(
         files,

@@ -348,8 +348,8 @@ def test_a_large_scenario_has_no_place_in_a_set(tmp_path: Path) -> None:
 def test_recorded_requests_are_the_requests(name: str) -> None:
     scenario = load_scenario(name)
     workload = build_workload(scenario, streams(scenario.seed), Limits(8192))
-    data = recorded.as_json(workload)
-    again = recorded.as_json(recorded.from_json(json.loads(json.dumps(data))))
+    data = recorded.requests_as_json(workload)
+    again = recorded.requests_as_json(recorded.workload_from_json(json.loads(json.dumps(data))))
     assert again == data
     assert list(recorded.moved(data, again)) == []
 

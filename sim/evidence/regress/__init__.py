@@ -9,13 +9,13 @@ writes the line that goes with a new baseline.
 
 from sim.evidence.regress.baseline import Baseline, read_baseline, scenario_files, write_baseline
 from sim.evidence.regress.changelog import changelog_line, check_changelog, enter, first_line
-from sim.evidence.regress.compare import Found, compare
+from sim.evidence.regress.compare import Regression, compare
 from sim.evidence.regress.observe import observe
 from sim.evidence.regress.screen import render
 
 __all__ = [
     "Baseline",
-    "Found",
+    "Regression",
     "changelog_line",
     "check_changelog",
     "compare",

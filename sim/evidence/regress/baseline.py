@@ -6,14 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from sim.errors import Fault, InputError, did_you_mean, input_error
 from sim.evidence.regress import recorded
-from sim.evidence.regress.observe import METRICS
 from sim.version import dryserve_version
-
-Json = dict[str, Any]
 
 FORMAT = 1
 FILE = "baseline.json"
@@ -21,8 +18,100 @@ ANY, STEP_COSTS = "*", "step_costs"
 DEFAULT_ALLOWED = {ANY: 1e-9, STEP_COSTS: 1e-9}
 """Relative differences that are let pass: the last bits of sums, which may differ between machines."""
 
+
+class Decisions(TypedDict):
+    """The scheduler's fingerprint: counts and digest of its decisions, and the digest every so many steps."""
+
+    steps: int
+    scheduled_tokens: int
+    preemptions: int
+    admissions: int
+    digest: str
+    marks: list[str]
+
+
+class Dispatch(TypedDict):
+    """The cluster's fingerprint: steps of each replica, tokens, and the digest of what became of requests."""
+
+    steps: list[int]
+    output_tokens: int
+    digest: str
+
+
+class Probe(TypedDict):
+    """The fingerprints of all layers. `step_s` is the step time that stands in for the cost model's (s),
+    `num_blocks` the memory plan's, `step_costs_s` by fixed step its time on GPU and host (s); `decisions` is
+    None where the engine needs a cluster around it.
+    """
+
+    step_s: float
+    num_blocks: int
+    step_costs_s: dict[str, list[float]]
+    decisions: Decisions | None
+    dispatch: Dispatch
+
+
+class Observation(TypedDict):
+    """What is kept of a scenario: `settings` in full, `metrics` by key, the error `band`, `samples_s` of
+    latencies, a `timeline`, the `workload`'s requests, and the `probe` of each layer.
+
+    `probe_of_baseline` is that of today's layers on the baseline's inputs; it is compared and not kept.
+    """
+
+    settings: dict[str, Any]
+    metrics: dict[str, float | None]
+    band: Any
+    samples_s: dict[str, list[float]]
+    timeline: dict[str, Any]
+    workload: recorded.Requests
+    probe: Probe
+    probe_of_baseline: NotRequired[Probe | None]
+
+
+LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2E"))
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number that is compared: its key in `summary.json`, its name, and the error band it is held to."""
+
+    key: str
+    name: str
+    band: str | None = None
+
+
+def _metrics() -> tuple[Metric, ...]:
+    bands = {"ttft": "ttft_mean", "tpot": "tpot_mean", "e2el": "e2e_mean"}
+    tails = {"ttft": "ttft_p99", "e2el": "e2e_p99"}
+    found = [
+        Metric("completed", "requests completed"),
+        Metric("failed", "requests failed"),
+        Metric("duration", "duration (s)"),
+        Metric("output_throughput", "output tokens/s", "out_tput_tok_s"),
+        Metric("request_goodput", "goodput (req/s)"),
+        Metric("slo_attainment", "SLO attainment"),
+    ]
+    for key, name in LATENCIES:
+        for column in ("mean", "median", "p90", "p99"):
+            band = (tails if column == "p99" else bands).get(key)
+            found.append(
+                Metric(f"{column}_{key}_ms", f"{'p50' if column == 'median' else column} {name} (ms)", band)
+            )
+    return (
+        *found,
+        Metric("num_steps", "steps"),
+        Metric("num_gpu_blocks", "KV blocks"),
+        Metric("kv_usage_p50", "p50 KV usage"),
+        Metric("kv_usage_p95", "p95 KV usage"),
+        Metric("num_preemptions", "preemptions"),
+        Metric("recomputed_token_share", "preemption tax"),
+        Metric("prefix_cache_hit_rate", "prefix cache hit rate"),
+        Metric("busy_share", "GPUs at work"),
+    )
+
+
+METRICS = _metrics()
 _KEYS = ("settings", "metrics", "band", "samples_s", "timeline", "workload", "probe")
-_PROBE_KEYS = ("step_s", "num_blocks", "step_costs_s", "decisions", "dispatch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +122,7 @@ class Baseline:
     difference.
     """
 
-    scenarios: Mapping[str, Json]
+    scenarios: Mapping[str, Observation]
     version: str = ""
     allow: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_ALLOWED))
 
@@ -78,10 +167,10 @@ def read_baseline(folder: Path) -> Baseline | None:
     return Baseline(data["scenarios"], str(data.get("dryserve_version", "")), allow)
 
 
-def write_baseline(folder: Path, found: Mapping[str, Json], before: Baseline | None) -> Path:
+def write_baseline(folder: Path, found: Mapping[str, Observation], before: Baseline | None) -> Path:
     """Make what was observed the new baseline; what differences are allowed stays as it was."""
     path = folder / FILE
-    kept = {name: {key: own[key] for key in _KEYS} for name, own in sorted(found.items())}
+    kept = {name: {key: own.get(key) for key in _KEYS} for name, own in sorted(found.items())}
     allow = dict(before.allow if before else DEFAULT_ALLOWED)
     head = {"format": FORMAT, "dryserve_version": dryserve_version(), "allow": allow}
     try:
@@ -92,7 +181,7 @@ def write_baseline(folder: Path, found: Mapping[str, Json], before: Baseline | N
     return path
 
 
-def _text(head: Json, scenarios: Mapping[str, Json]) -> str:
+def _text(head: Mapping[str, object], scenarios: Mapping[str, Mapping[str, object]]) -> str:
     """JSON with a line for each column, so that a difference in version control names what moved."""
     lines = [f"{_dump(key)}: {_dump(value)}," for key, value in head.items()]
     lines.append('"scenarios": {')
@@ -118,10 +207,10 @@ def _allow_faults(allow: object, path: Path) -> Iterator[Fault]:
     if not isinstance(allow, dict):
         yield Fault(str(path), "allow", 'must map metrics to relative differences, such as {"*": 1e-9}')
         return
-    known = [metric.key for metric in METRICS] + [ANY, STEP_COSTS]
+    keys = [metric.key for metric in METRICS] + [ANY, STEP_COSTS]
     for key, share in allow.items():
-        if key not in known:
-            yield Fault(str(path), f"allow.{key}", f"is no metric{did_you_mean(key, known)}")
+        if key not in keys:
+            yield Fault(str(path), f"allow.{key}", f"is no metric{did_you_mean(key, keys)}")
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < float("inf"):
             yield Fault(str(path), f"allow.{key}", f"must be a share of 0 or more, is {share!r}")
 
@@ -137,11 +226,11 @@ def _scenario_faults(scenarios: object, path: Path) -> Iterator[Fault]:
         ):
             yield Fault(str(path), where, "is not whole; take it again from version control")
             continue
-        missing = [key for key in _PROBE_KEYS if key not in own["probe"]]
+        missing = [key for key in Probe.__annotations__ if key not in own["probe"]]
         if missing:
             yield Fault(str(path), f"{where}.probe", f"lacks {', '.join(missing)}")
         try:
-            recorded.from_json(own["workload"])
+            recorded.workload_from_json(own["workload"])
         except (KeyError, TypeError, ValueError) as error:
             yield Fault(
                 str(path), f"{where}.workload", f"is damaged ({error!r}); take it again from version control"

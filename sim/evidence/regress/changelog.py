@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sim.errors import InputError, input_error
-from sim.evidence.regress.compare import Found
+from sim.evidence.regress.compare import Regression
 from sim.evidence.regress.screen import headline, short, size
 
 _UNRELEASED = re.compile(r"^## \[?unreleased\]?.*$", re.IGNORECASE | re.MULTILINE)
@@ -22,7 +22,7 @@ def first_line(names: Sequence[str], folder: Path, why: str) -> str:
     return f"- First baseline of {folder}: {', '.join(names)}. Why: {why.strip().rstrip('.')}."
 
 
-def changelog_line(found: Found, why: str) -> str:
+def changelog_line(found: Regression, why: str) -> str:
     """One list item. Of each scenario that differs, the number that moved most against its validation error,
     the size and the layer.
     """

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.evidence.regress import recorded
-from sim.evidence.regress.baseline import STEP_COSTS, Baseline
+from sim.evidence.regress.baseline import (
+    METRICS,
+    STEP_COSTS,
+    Baseline,
+    Decisions,
+    Dispatch,
+    Metric,
+    Observation,
+)
 from sim.evidence.regress.layers import MARK_EVERY
-from sim.evidence.regress.observe import METRICS, Metric
-
-Json = dict[str, Any]
 
 NOT_COMPARED = ("name", "description", "workload.path")
 """Settings that move no number, or are compared by what they give."""
@@ -77,12 +82,12 @@ class ScenarioDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Regression:
     """What a comparison found, scenario by scenario; `before` and `now` are what was compared."""
 
     scenarios: tuple[ScenarioDifference, ...]
     before: Baseline
-    now: Mapping[str, Json]
+    now: Mapping[str, Observation]
 
     @property
     def failed(self) -> list[ScenarioDifference]:
@@ -90,7 +95,7 @@ class Found:
         return [scenario for scenario in self.scenarios if scenario.differs]
 
 
-def compare(baseline: Baseline, now: Mapping[str, Json]) -> Found:
+def compare(baseline: Baseline, now: Mapping[str, Observation]) -> Regression:
     """Hold what `observe` found now against the baseline."""
     found = []
     for name in sorted({*baseline.scenarios, *now}):
@@ -101,10 +106,10 @@ def compare(baseline: Baseline, now: Mapping[str, Json]) -> Found:
             found.append(ScenarioDifference(name, (), (), None, "is in the baseline, but its file is gone"))
         else:
             found.append(_difference(name, before, own, baseline))
-    return Found(tuple(found), baseline, now)
+    return Regression(tuple(found), baseline, now)
 
 
-def _difference(name: str, before: Json, now: Json, baseline: Baseline) -> ScenarioDifference:
+def _difference(name: str, before: Observation, now: Observation, baseline: Baseline) -> ScenarioDifference:
     band = now["band"] or {}
     changes = tuple(
         _change(name, metric, before["metrics"].get(metric.key), now["metrics"][metric.key], baseline, band)
@@ -123,7 +128,7 @@ def _difference(name: str, before: Json, now: Json, baseline: Baseline) -> Scena
 
 
 def _change(
-    scenario: str, metric: Metric, before: float | None, now: float | None, baseline: Baseline, band: Json
+    scenario: str, metric: Metric, before: float | None, now: float | None, baseline: Baseline, band: Any
 ) -> Change:
     if before is None or now is None:
         same = before is now
@@ -136,7 +141,7 @@ def _change(
 # --- layers -----------------------------------------------------------------------------------------------
 
 
-def _layers(before: Json, now: Json, allowed_costs: float) -> Iterator[Layer]:
+def _layers(before: Observation, now: Observation, allowed_costs: float) -> Iterator[Layer]:
     edited = list(_edited(before["settings"], now["settings"]))
     settings = [text for path, text in edited if not path.startswith("workload.")]
     if settings:
@@ -165,7 +170,7 @@ def _layers(before: Json, now: Json, allowed_costs: float) -> Iterator[Layer]:
         yield Layer(name, _dispatch(then["dispatch"], today["dispatch"]))
 
 
-def _edited(before: Json, now: Json) -> Iterator[tuple[str, str]]:
+def _edited(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Path and `path a → b` of every setting that is not what it was."""
     flat = [dict(_leaves(settings, "")) for settings in (before, now)]
     for path in dict.fromkeys([*flat[0], *flat[1]]):
@@ -188,23 +193,23 @@ def _value(value: object) -> str:
 
 def _costs(then: Mapping[str, list[float]], today: Mapping[str, list[float]], allowed: float) -> str:
     """Which fixed steps take another time, by how much; empty if none does."""
-    told: list[tuple[float, str]] = []
+    moved: list[tuple[float, str]] = []
     for name in dict.fromkeys([*then, *today]):
         if name not in then or name not in today:
-            told.append((float("inf"), f"{name} {'is new' if name not in then else 'is gone'}"))
+            moved.append((float("inf"), f"{name} {'is new' if name not in then else 'is gone'}"))
             continue
         for where, a, b in zip(("GPU", "host"), then[name], today[name], strict=True):
             if abs(b - a) > allowed * max(abs(a), abs(b)):
                 size = b / a - 1.0 if a else float("inf")
-                moved = f"{100 * size:+.3g} %" if a else f"{1000 * b:.3g} ms from 0"
-                told.append((abs(size), f"{name} {moved} on the {where}"))
-    if not told:
+                change = f"{100 * size:+.3g} %" if a else f"{1000 * b:.3g} ms from 0"
+                moved.append((abs(size), f"{name} {change} on the {where}"))
+    if not moved:
         return ""
-    most = max(told)[1]
-    return f"{len(told)} of {2 * len(then)} times of fixed steps, most of all {most}"
+    most = max(moved)[1]
+    return f"{len(moved)} of {2 * len(then)} times of fixed steps, most of all {most}"
 
 
-def _decisions(then: Json | None, today: Json | None) -> str:
+def _decisions(then: Decisions | None, today: Decisions | None) -> str:
     if then is None or today is None:
         return "it is driven differently from what it was"
     counts = [
@@ -220,11 +225,11 @@ def _decisions(then: Json | None, today: Json | None) -> str:
     return f"{since} of {then['steps']:,}" + (f" ({', '.join(counts)})" if counts else "")
 
 
-def _dispatch(then: Json, today: Json) -> str:
-    told = [
+def _dispatch(then: Dispatch, today: Dispatch) -> str:
+    counts = [
         f"{key.replace('_', ' ')} {then[key]} → {today[key]}"
         for key in ("steps", "output_tokens")
         if then[key] != today[key]
     ]
     what = "with steps of equal time other things become of the same requests"
-    return what + (f" ({'; '.join(told)})" if told else "")
+    return what + (f" ({'; '.join(counts)})" if counts else "")

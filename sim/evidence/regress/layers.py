@@ -18,7 +18,6 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -28,11 +27,10 @@ from scheduler import EngineCore, Request, SchedulerOutput
 from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.speculation import FixedDrafter
 from sim.engine_setup import EngineSetup, engine_setup
+from sim.evidence.regress.baseline import Decisions, Dispatch, Probe
 from sim.scenario import Scenario
 from sim.simulation import simulate_workload
 from sim.workload.table import Workload
-
-Json = dict[str, Any]
 
 DECODES = (1, 8, 32, 128)
 CONTEXTS = (256, 4096)
@@ -69,7 +67,7 @@ class ConstantTimer:
 
 def probe(
     scenario: Scenario, workload: Workload, num_blocks: int | None, step_s: float, allow_plugins: bool
-) -> Json:
+) -> Probe:
     """The fingerprints of all layers for these inputs; `num_blocks` None: as many as the plan finds."""
     setup = engine_setup(scenario, allow_plugins=allow_plugins)
     planned = setup.replica.kv_cache.num_blocks
@@ -138,7 +136,7 @@ def _shape(
 # --- scheduler --------------------------------------------------------------------------------------------
 
 
-def decisions(spec: ReplicaSpec, workload: Workload, step_s: float) -> Json | None:
+def decisions(spec: ReplicaSpec, workload: Workload, step_s: float) -> Decisions | None:
     """Digest and counts of every decision of one engine that gets all requests, in steps of equal length.
 
     None for an engine with features that need a cluster around it: drafts, grammars, KV outside the engine.
@@ -173,7 +171,7 @@ class _Drive:
         self._counts = dict.fromkeys(("steps", "scheduled_tokens", "preemptions", "admissions"), 0)
         self._marks: list[str] = []
 
-    def run(self) -> Json:
+    def run(self) -> Decisions:
         engine, in_flight, now = self._engine, self._in_flight, 0
         while self._counts["steps"] < _MOST_STEPS:
             while self._due and self._due[0][0] <= now:
@@ -193,7 +191,15 @@ class _Drive:
                 now = max(now + 1, self._due[0][0])
             else:
                 break
-        return {**self._counts, "digest": self._digest.hexdigest()[:16], "marks": self._marks}
+        counts = self._counts
+        return {
+            "steps": counts["steps"],
+            "scheduled_tokens": counts["scheduled_tokens"],
+            "preemptions": counts["preemptions"],
+            "admissions": counts["admissions"],
+            "digest": self._digest.hexdigest()[:16],
+            "marks": self._marks,
+        }
 
     def _add(self, row: int) -> None:
         table = self._table
@@ -226,14 +232,14 @@ class _Drive:
         ]
 
     def _note(self, output: SchedulerOutput) -> None:
-        told = (
+        decided = (
             [request.request_id for request in output.requests],
             output.num_scheduled_tokens,
             output.num_computed_before,
             [request.request_id for request in output.preempted],
             self._engine.kv_cache.num_used_blocks,
         )
-        self._digest.update(repr(told).encode())
+        self._digest.update(repr(decided).encode())
         counts = self._counts
         counts["steps"] += 1
         counts["scheduled_tokens"] += output.total_num_scheduled_tokens
@@ -246,7 +252,7 @@ class _Drive:
 # --- cluster ----------------------------------------------------------------------------------------------
 
 
-def dispatch(scenario: Scenario, setup: EngineSetup, workload: Workload, step_s: float) -> Json:
+def dispatch(scenario: Scenario, setup: EngineSetup, workload: Workload, step_s: float) -> Dispatch:
     """Digest and counts of what became of every request in the simulation, in whole numbers.
 
     Times enter as numbers of steps: they are sums of one constant, and no rounding of a machine shows.

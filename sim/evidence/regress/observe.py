@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +11,16 @@ import numpy as np
 from sim.engine_setup import engine_setup
 from sim.errors import InputError
 from sim.evidence.regress import recorded
+from sim.evidence.regress.baseline import METRICS, Observation, Probe
 from sim.evidence.regress.layers import probe
 from sim.random_streams import streams
 from sim.scenario import Scenario, load_scenario, scenario_from_data
 from sim.simulation import RunResult, simulate_workload
+from sim.values import finite, plain_json
 from sim.workload import Limits, build_workload
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Json = dict[str, Any]
 
 MOST_REQUESTS = 5000
 """A baseline holds every request, so its scenarios are small."""
@@ -33,58 +31,14 @@ SAMPLES = 400
 MOMENTS = 150
 """Points of a timeline that are kept."""
 
-LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2E"))
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A number that is compared: its key in `summary.json`, its name, and the error band it is held to."""
-
-    key: str
-    name: str
-    band: str | None = None
-
-
-def _metrics() -> tuple[Metric, ...]:
-    bands = {"ttft": "ttft_mean", "tpot": "tpot_mean", "e2el": "e2e_mean"}
-    tails = {"ttft": "ttft_p99", "e2el": "e2e_p99"}
-    found = [
-        Metric("completed", "requests completed"),
-        Metric("failed", "requests failed"),
-        Metric("duration", "duration (s)"),
-        Metric("output_throughput", "output tokens/s", "out_tput_tok_s"),
-        Metric("request_goodput", "goodput (req/s)"),
-        Metric("slo_attainment", "SLO attainment"),
-    ]
-    for key, name in LATENCIES:
-        for column in ("mean", "median", "p90", "p99"):
-            band = (tails if column == "p99" else bands).get(key)
-            found.append(
-                Metric(f"{column}_{key}_ms", f"{'p50' if column == 'median' else column} {name} (ms)", band)
-            )
-    return (
-        *found,
-        Metric("num_steps", "steps"),
-        Metric("num_gpu_blocks", "KV blocks"),
-        Metric("kv_usage_p50", "p50 KV usage"),
-        Metric("kv_usage_p95", "p95 KV usage"),
-        Metric("num_preemptions", "preemptions"),
-        Metric("recomputed_token_share", "preemption tax"),
-        Metric("prefix_cache_hit_rate", "prefix cache hit rate"),
-        Metric("busy_share", "GPUs at work"),
-    )
-
-
-METRICS = _metrics()
-
 
 def observe(
     files: Sequence[Path],
-    baseline: Mapping[str, Json],
+    baseline: Mapping[str, Observation],
     on_done: Callable[[str], None] | None = None,
     *,
     allow_plugins: bool = False,
-) -> dict[str, Json]:
+) -> dict[str, Observation]:
     """By name, what is kept of each scenario now; `files` from `scenario_files`, all faults at once.
 
     Probes of layers run on what `baseline` recorded of a scenario, if it has it: in `probe_of_baseline`, or
@@ -110,7 +64,7 @@ def observe(
     return found
 
 
-def observed(scenario: Scenario, base: Json | None, allow_plugins: bool) -> Json:
+def observed(scenario: Scenario, base: Observation | None, allow_plugins: bool) -> Observation:
     """What a baseline keeps of one scenario."""
     setup = engine_setup(scenario, allow_plugins=allow_plugins)
     workload = build_workload(scenario, streams(scenario.seed), Limits(setup.replica.scheduler.max_model_len))
@@ -118,35 +72,38 @@ def observed(scenario: Scenario, base: Json | None, allow_plugins: bool) -> Json
         message = f"has {len(workload.table):,} requests; those of a set have at most {MOST_REQUESTS:,}"
         raise InputError([scenario.fault("workload", message)])
     result = simulate_workload(scenario, setup, workload)
-    resolved, requests = result.resolved, recorded.as_json(workload)
-    steps = result.summary["num_steps"]
-    own: Json = {
-        "settings": _plain(resolved.model_dump(mode="json")),
+    resolved, requests = result.resolved, recorded.requests_as_json(workload)
+    settings = plain_json(resolved.model_dump(mode="json"))
+    assert isinstance(settings, dict)
+    step_s = _step_s(result) if result.summary["num_steps"] else 0.015625
+    of_baseline = None if base is None else _probe_of_baseline(base, allow_plugins)
+    if (
+        base is None
+        or of_baseline is None
+        or base["settings"] != settings
+        or base["workload"] != requests
+        or of_baseline["num_blocks"] != base["probe"]["num_blocks"]
+    ):
+        own = probe(resolved, recorded.workload_from_json(requests), None, step_s, allow_plugins)
+    else:
+        own = of_baseline
+    return {
+        "settings": settings,
         "metrics": {metric.key: _number(result.summary.get(metric.key)) for metric in METRICS},
         "band": result.summary["error_band"],
         "samples_s": _samples(result),
         "timeline": _timeline(result.steps),
         "workload": requests,
+        "probe": own,
+        "probe_of_baseline": of_baseline,
     }
-    step_s = _step_s(result) if steps else 0.015625
-    told = None if base is None else _probe_of(base, allow_plugins)
-    own["probe_of_baseline"] = own["probe"] = told
-    if (
-        base is None
-        or told is None
-        or base["settings"] != own["settings"]
-        or base["workload"] != requests
-        or told["num_blocks"] != base["probe"]["num_blocks"]
-    ):
-        own["probe"] = probe(resolved, recorded.from_json(requests), None, step_s, allow_plugins)
-    return own
 
 
-def _probe_of(base: Json, allow_plugins: bool) -> Json | None:
-    """The probes of the baseline's own inputs; None where today's code no longer takes its settings."""
+def _probe_of_baseline(base: Observation, allow_plugins: bool) -> Probe | None:
+    """Today's layers on the baseline's own inputs; None where today's code no longer takes its settings."""
     try:
-        scenario = scenario_from_data(_as_read(base["settings"]))
-        workload, kept = recorded.from_json(base["workload"]), base["probe"]
+        scenario = scenario_from_data(base["settings"])
+        workload, kept = recorded.workload_from_json(base["workload"]), base["probe"]
         return probe(scenario, workload, kept["num_blocks"], kept["step_s"], allow_plugins)
     except InputError:
         return None
@@ -170,7 +127,7 @@ def _samples(result: RunResult) -> dict[str, list[float]]:
     return found
 
 
-def _timeline(steps: pd.DataFrame) -> Json:
+def _timeline(steps: pd.DataFrame) -> dict[str, Any]:
     """Where the run began and how long a stretch is (s), and of each stretch of the fleet the mean of running
     and waiting requests and of KV blocks in use, and the preemptions.
     """
@@ -180,7 +137,7 @@ def _timeline(steps: pd.DataFrame) -> Json:
         return {}
     start_s = float((steps["t_s"] - steps["step_time_s"]).min())
     edges = np.linspace(start_s, float(steps["t_s"].max()), MOMENTS + 1)
-    columns: Json = {"start_s": start_s, "stretch_s": float(edges[1] - edges[0])}
+    columns: dict[str, Any] = {"start_s": start_s, "stretch_s": float(edges[1] - edges[0])}
     for name, idle in (("num_running", 0.0), ("num_waiting", 0.0), ("kv_used_blocks", None)):
         x, y = fleet_curve(steps, name, idle)
         columns[name] = stretches(x, y, edges)[0].round(2).tolist()
@@ -190,21 +147,7 @@ def _timeline(steps: pd.DataFrame) -> Json:
     return columns
 
 
-def _number(value: object) -> float | int | None:
+def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if isfinite(value) else None
-
-
-def _plain(value: object) -> Any:
-    """As JSON would give it back."""
-    import json
-
-    return json.loads(json.dumps(value))
-
-
-def _as_read(value: Any) -> Any:
-    """As the reader of scenario files gives it: lists are tuples."""
-    if isinstance(value, dict):
-        return {key: _as_read(inner) for key, inner in value.items()}
-    return tuple(map(_as_read, value)) if isinstance(value, list) else value
+    return finite(value)

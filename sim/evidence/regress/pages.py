@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import input_error
 from sim.evidence.regress.baseline import write_baseline
-from sim.evidence.regress.compare import Found, ScenarioDifference
+from sim.evidence.regress.compare import Regression, ScenarioDifference
 from sim.evidence.regress.screen import against, number, sentence, size
 from sim.report import markdown
 from sim.report.document import Block, Bullets, Document, Heading, Paragraph, Plate, Table, draw_plate
@@ -17,8 +17,6 @@ from sim.report.document import Block, Bullets, Document, Heading, Paragraph, Pl
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-Json = dict[str, Any]
 
 BEFORE, NOW = "baseline", "now"
 KINDS = ("ttft", "tpot", "e2e")
@@ -30,7 +28,7 @@ _READING = (
 
 
 def write(
-    found: Found, folder: Path, *, figures: bool = True, on_drawn: Callable[[str], None] | None = None
+    found: Regression, folder: Path, *, figures: bool = True, on_drawn: Callable[[str], None] | None = None
 ) -> dict[str, str]:
     """Write all of it into the folder; returns by name why a figure could not be drawn."""
     try:
@@ -63,7 +61,7 @@ def write(
     return failures
 
 
-def as_json(found: Found) -> Json:
+def as_json(found: Regression) -> dict[str, Any]:
     """Everything that was found, for programs."""
     return {
         "baseline_version": found.before.version,
@@ -89,7 +87,7 @@ def as_json(found: Found) -> Json:
     }
 
 
-def _verdict(found: Found) -> str:
+def _verdict(found: Regression) -> str:
     if not found.failed:
         count, version = len(found.scenarios), found.before.version
         return f"All {count} scenarios are as the baseline of dryserve {version} has them."
@@ -122,7 +120,7 @@ def _text(scenario: ScenarioDifference) -> Iterator[Block]:
         yield Paragraph(f"{scenario.band[0].upper()}{scenario.band[1:]}.")
 
 
-def _plates(found: Found, name: str) -> Iterator[Plate]:
+def _plates(found: Regression, name: str) -> Iterator[Plate]:
     """Latencies (F1) and timelines (F7, F8) of a scenario, baseline against now."""
     from sim import figures
 
@@ -162,7 +160,7 @@ def _plates(found: Found, name: str) -> Iterator[Plate]:
     )
 
 
-def _steps(timeline: Json) -> pd.DataFrame:
+def _steps(timeline: Mapping[str, Any]) -> pd.DataFrame:
     """A timeline as a table of steps, one a stretch."""
     import numpy as np
     import pandas as pd

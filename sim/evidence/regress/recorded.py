@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -35,7 +35,20 @@ COLUMNS: Mapping[str, str] = {
 _DIGITS = 9
 _SAME_RELATIVE, _SAME_S = 1e-9, 2e-9
 
-Json = dict[str, Any]
+
+class Requests(TypedDict):
+    """The requests of a workload as JSON has them; `columns` by name, one value where all rows are equal."""
+
+    loop: Literal["open", "closed", "mixed"]
+    max_concurrency: int | None
+    ignore_eos: bool
+    num_requests: int
+    class_names: list[str]
+    adapter_names: list[str]
+    columns: dict[str, Any]
+    prompts: list[list[int]]
+    output_start: list[int]
+    clients: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +67,8 @@ class RecordedPrompts:
         return self.starts[index]
 
 
-def as_json(workload: Workload) -> Json:
-    """The workload as plain data."""
+def requests_as_json(workload: Workload) -> Requests:
+    """The requests as plain data."""
     table = workload.table
     columns = {name: getattr(table, name) for name in COLUMNS}
     return {
@@ -65,7 +78,7 @@ def as_json(workload: Workload) -> Json:
         "num_requests": len(table),
         "class_names": list(table.class_names),
         "adapter_names": list(table.adapter_names),
-        "columns": {name: _squeezed(column) for name, column in columns.items() if column is not None},
+        "columns": {name: _compact(column) for name, column in columns.items() if column is not None},
         "prompts": [
             [number for part in table.prompt_ranges(i) for number in part] for i in range(len(table))
         ],
@@ -77,17 +90,20 @@ def as_json(workload: Workload) -> Json:
     }
 
 
-def from_json(data: Json) -> Workload:
-    """The workload that `as_json` was given; raises KeyError, TypeError or ValueError for other data."""
+def workload_from_json(data: Requests) -> Workload:
+    """The workload that `requests_as_json` was given.
+
+    Raises KeyError, TypeError or ValueError for other data.
+    """
     size = int(data["num_requests"])
     columns: dict[str, Any] = {
-        name: _spread(data["columns"].get(name), size, dtype) for name, dtype in COLUMNS.items()
+        name: _expanded(data["columns"].get(name), size, dtype) for name, dtype in COLUMNS.items()
     }
     prompts = [tuple(zip(row[::2], row[1::2], strict=True)) for row in data["prompts"]]
     table = RequestTable(
         class_names=tuple(data["class_names"]),
         adapter_names=tuple(data["adapter_names"]),
-        prompts=RecordedPrompts(cast("list[Ranges]", prompts), data["output_start"]),
+        prompts=RecordedPrompts(prompts, data["output_start"]),
         **columns,
     )
     parts = tuple(
@@ -97,7 +113,7 @@ def from_json(data: Json) -> Workload:
     return Workload(table, data["loop"], data["max_concurrency"], data["ignore_eos"], [], parts)
 
 
-def moved(base: Json, now: Json) -> Iterator[str]:
+def moved(base: Requests, now: Requests) -> Iterator[str]:
     """In words, how the requests of two workloads differ; nothing if they are the same."""
     for name in ("loop", "max_concurrency", "ignore_eos", "class_names", "adapter_names", "clients"):
         if base[name] != now[name]:
@@ -108,7 +124,7 @@ def moved(base: Json, now: Json) -> Iterator[str]:
     size = min(sizes)
     for name, dtype in COLUMNS.items():
         one, other = (
-            _spread(side["columns"].get(name), n, dtype) for side, n in zip((base, now), sizes, strict=True)
+            _expanded(side["columns"].get(name), n, dtype) for side, n in zip((base, now), sizes, strict=True)
         )
         if one is None or other is None:
             if one is not other:
@@ -129,13 +145,13 @@ def moved(base: Json, now: Json) -> Iterator[str]:
         yield "which prompts share tokens"
 
 
-def _squeezed(column: np.ndarray[Any, Any]) -> Any:
+def _compact(column: np.ndarray[Any, Any]) -> Any:
     values = (column.round(_DIGITS) if column.dtype.kind == "f" else column).tolist()
     plain = [str(value) if isinstance(value, float) and not np.isfinite(value) else value for value in values]
     return plain[0] if plain and all(value == plain[0] for value in plain) else plain
 
 
-def _spread(values: Any, size: int, dtype: str) -> np.ndarray[Any, Any] | None:
+def _expanded(values: Any, size: int, dtype: str) -> np.ndarray[Any, Any] | None:
     if values is None:
         return None
     column = np.array(values, dtype=dtype)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sim.evidence.regress.compare import Change, Found, ScenarioDifference
+from sim.evidence.regress.compare import Change, Regression, ScenarioDifference
 
 MOST_NUMBERS = 6
 
 
-def render(found: Found, folder: str) -> str:
+def render(found: Regression, folder: str) -> str:
     """The screen."""
     failed = found.failed
     verdict = f"{len(failed)} differ" if failed else "all as it was"
