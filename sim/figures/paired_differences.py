@@ -36,7 +36,7 @@ def plot_paired_differences(differences: pd.DataFrame, ax: Axes | Figure | None 
             for c in ("relative", "relative_low", "relative_high")
         )
         ax.hlines(y, low, high, color=colour, lw=1.4)
-        shown = own["verdict"].isin(["shown", "shown alone"]).to_numpy()
+        shown = own["verdict"].isin(["shown", "shown alone", "exact"]).to_numpy()
         ax.plot(x[shown], y[shown], "o", color=colour, label=variant)
         ax.plot(x[~shown], y[~shown], "o", color=colour, mfc="white", label=None if shown.any() else variant)
         change = own["relative"].to_numpy(dtype=np.float64)

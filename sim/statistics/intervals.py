@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 Values = Sequence[float] | NDArray[np.float64]
 
 LEVEL = 0.95
+ROUNDING = 1e-12
+"""Values that differ by less than this share of their size are the same but for rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate and the ends of its interval at confidence `level`, from `size` values.
 
-    The ends are NaN where there are too few values to say anything about the error.
+    The ends are NaN where the values say nothing about the error: there are too few, or all are the same.
     """
 
     estimate: float
@@ -68,35 +70,31 @@ def replication_interval(values: Values, level: float = LEVEL) -> Interval:
     """The interval of the mean of independent replications: mean ± t(n − 1) · s / √n.
 
     Values that are not finite, as of a replication in which nothing finished, leave an estimate of NaN: their
-    loss would not be random. One value has no interval; none is NaN altogether.
+    loss would not be random. One value has no interval, and neither have values that are all the same:
+    either nothing is left to chance, or they are too coarse to show it. None is NaN altogether.
     """
     array = np.asarray(values, dtype=np.float64)
     if not len(array) or not np.isfinite(array).all():
         return Interval(nan, nan, nan, len(array), level)
-    if len(array) == 1:
-        return Interval(float(array[0]), nan, nan, 1, level)
+    if all_the_same(array, float(np.abs(array).max())):
+        return Interval(float(array.mean()), nan, nan, len(array), level)
     return interval_around(float(array.mean()), float(array.var(ddof=1)), len(array), len(array) - 1, level)
 
 
-def paired_difference(first: Values, second: Values, level: float = LEVEL) -> Interval:
-    """The interval of the mean of `second` − `first`, pair by pair.
-
-    Pairs are replications with the same seed: what both have in common, such as the arrivals, cancels. Raises
-    ValueError if the lengths differ.
-    """
-    if len(first) != len(second):
-        raise ValueError(f"pairs need equally many values, not {len(first)} and {len(second)}")
-    return replication_interval(np.asarray(second, dtype=np.float64) - np.asarray(first), level)
+def all_the_same(values: Values, size: float) -> bool:
+    """Whether values worked out from numbers of this size differ by no more than rounding."""
+    return float(np.ptp(values)) <= ROUNDING * size
 
 
 def jackknife_interval(estimate: float, without: Values, level: float = LEVEL) -> Interval:
     """The interval of an estimate that is no mean, from what it is without each of the n replications.
 
     Tukey's jackknife (1958): the variance is (n − 1)/n times the sum of squares of those about their mean. Of
-    a mean it gives the interval over replications. The ends are NaN with fewer than two.
+    a mean it gives the interval over replications. The ends are NaN with fewer than two, and where it is the
+    same without any of them.
     """
     array = np.asarray(without, dtype=np.float64)
     size = len(array)
-    if size < 2 or not np.isfinite(array).all():
+    if size < 2 or not np.isfinite(array).all() or all_the_same(array, float(np.abs(array).max())):
         return Interval(estimate, nan, nan, max(size, 1), level)
     return interval_around(estimate, float(array.var()) * (size - 1) * size, size, size - 1, level)

@@ -12,7 +12,15 @@ from math import ceil, isfinite
 
 import numpy as np
 
-from sim.statistics.intervals import LEVEL, Interval, Values, interval_around, replication_interval, student_t
+from sim.statistics.intervals import (
+    LEVEL,
+    Interval,
+    Values,
+    all_the_same,
+    interval_around,
+    replication_interval,
+    student_t,
+)
 
 FIRST_STAGE = 10
 """Replications of the first stage: fewer make a poor guess of the variance, and so far too many later."""
@@ -45,12 +53,14 @@ def replications_needed(
 def two_stage_interval(values: Values, first_stage: int, level: float = LEVEL) -> Interval:
     """The interval of the mean of all values, of which the first `first_stage` told how many there had to be.
 
-    Its width comes from the variance of the first stage; see the module.
+    Its width comes from the variance of the first stage (see the module), unless all values of that are the
+    same: then it is the interval of all values.
     """
     array = np.asarray(values, dtype=np.float64)
-    if len(array) <= first_stage:
+    if len(array) <= first_stage or not np.isfinite(array).all():
         return replication_interval(array, level)
-    if not np.isfinite(array).all():
+    first = array[:first_stage]
+    if all_the_same(first, float(np.abs(first).max())):
         return replication_interval(array, level)
-    variance = float(array[:first_stage].var(ddof=1))
+    variance = float(first.var(ddof=1))
     return interval_around(float(array.mean()), variance, len(array), first_stage - 1, level)

@@ -12,7 +12,14 @@ from sim import InputError, compare, load_scenario
 from sim.jobs.points import Outcome, Point
 from sim.questions.compare import folder, screen
 from sim.questions.compare.classes import class_table
-from sim.questions.compare.differences import NOT_SHOWN, SHOWN, SHOWN_ALONE, difference_table
+from sim.questions.compare.differences import (
+    EXACT,
+    NOT_SHOWN,
+    SHOWN,
+    SHOWN_ALONE,
+    TOO_FEW,
+    difference_table,
+)
 from sim.questions.compare.variants import make_variants, policy_names
 from tests.cli.helpers import dryserve
 
@@ -47,7 +54,8 @@ def test_a_variant_that_is_the_same_differs_by_exactly_nothing():
         "kv-starved", "max_num_seqs=1024", overrides=[*STARVED, "engine.max_num_seqs=1024"], **QUICK
     )
     compared = same.table[same.table["verdict"].notna()]
-    assert (compared[["difference", "low", "high"]] == 0.0).all(axis=None)
+    assert (compared["difference"] == 0.0).all()
+    assert compared["low"].isna().all()
     assert same.nothing_shown
     said = screen.render(same)
     assert "No difference shown in any of" in said
@@ -105,6 +113,62 @@ def test_of_identical_policies_about_one_in_twenty_comparisons_seems_to_differ_a
         strictly += any(verdicts == SHOWN)
     assert 0.03 < alone / (200 * len(NAMES)) < 0.07
     assert strictly / 200 < 0.09
+
+
+def test_two_seeds_that_differ_by_the_same_show_nothing_and_say_what_would():
+    """Blocks are counted in whole numbers: two seeds agree to the last digit by luck."""
+    found = compare(
+        "kv-starved", "fcfs_tail", "least_computed", overrides=["workload.num_requests=100"], **TWO
+    )
+    row = found.difference("kv_usage_p95")
+    assert row["difference"] != 0.0
+    assert np.isnan(row["low"])
+    assert set(found.verdicts) == {TOO_FEW, NOT_SHOWN}
+    assert found.nothing_shown
+    said = screen.render(found)
+    assert re.search(r"KV p95 \(%\) .* \+0\.\d% \(the same in each of 2 seeds\)", said)
+    assert "-1.8% (lower in 2 of 2 seeds)" in said
+    assert "Two runs each: differences have no intervals, so nothing is shown." in said
+    assert "It takes --replications 3 or more." in said
+    assert "Bonferroni" not in said
+
+
+TWO = {"workers": 1, "store": None, "replications": 2}
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"), [(2, TOO_FEW), (5, TOO_FEW), (6, SHOWN_ALONE), (7, SHOWN), (20, SHOWN)]
+)
+def test_differences_that_are_all_the_same_count_by_the_number_of_seeds_that_agree(seeds, said):
+    """By the sign test: 2 · 2^-6 is below 5 %, and 2 · 2^-7 below 5 % / 2, of two comparisons."""
+    first = [{"p99_ttft_ms": float(s), "num_preemptions": float(s)} for s in range(1, seeds + 1)]
+    second = [
+        {"p99_ttft_ms": row["p99_ttft_ms"], "num_preemptions": row["num_preemptions"] + 3} for row in first
+    ]
+    table = difference_table(["a", "b"], [first, second]).dropna(subset="verdict").set_index("column")
+    assert table.loc["num_preemptions", "verdict"] == said
+    assert np.isnan(table.loc["num_preemptions", "low"])
+    assert table.loc["num_preemptions", "evidence"] == f"the same in each of {seeds} seeds"
+    assert table.loc["p99_ttft_ms", "verdict"] == NOT_SHOWN
+
+
+def test_where_seeds_change_nothing_a_difference_is_no_matter_of_chance(tmp_path):
+    rows = "".join(f"{i * 0.1:.1f},{200 + i % 7},20\n" for i in range(40))
+    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    (tmp_path / "s.yaml").write_text(
+        "model: llama-3.1-8b\ngpu: h100-sxm\nengine: {max_model_len: 4096}\n"
+        "workload: {kind: trace, path: t.csv}\n"
+    )
+    found = compare(load_scenario(tmp_path / "s.yaml"), "max_num_seqs=1", **TWO)
+    row = found.difference("median_ttft_ms")
+    assert row["verdict"] == EXACT
+    assert row["difference"] > 0.0
+    said = screen.render(found)
+    assert "(the same in each of 2 seeds)" in said
+    assert "All seeds gave the same, so there are no intervals: nothing here is left to chance." in said
+    assert "differences" in found.figures
+    same = compare(load_scenario(tmp_path / "s.yaml"), "max_num_seqs=1024", **TWO)
+    assert "No difference shown in any of" in screen.render(same)
 
 
 NAMES = ("median_ttft_ms", "p99_ttft_ms", "p99_tpot_ms", "p99_itl_ms", "p99_e2el_ms", "output_throughput")
@@ -243,7 +307,7 @@ def test_the_command_prints_writes_and_draws(tmp_path):
         "--vary",
         "num_gpu_blocks_override=400,600",
         "--replications",
-        2,
+        3,
         "--workers",
         1,
         *sets,

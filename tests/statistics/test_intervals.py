@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from math import isnan, sqrt
+from math import isfinite, isnan, sqrt
 
 import numpy as np
 import pytest
 
 from sim.statistics import (
+    PairedDifferences,
     Trust,
     batch_means,
     jackknife_interval,
     mser5,
     paired_difference,
+    pairs_to_show,
     replication_interval,
     replications_needed,
+    sign_test,
     trials_to_show,
     trust_in_percentile,
     two_stage_interval,
@@ -39,6 +42,16 @@ def test_one_replication_has_no_interval_and_none_has_nothing():
     assert isnan(replication_interval([]).estimate)
 
 
+def test_values_that_are_all_the_same_say_nothing_about_their_error():
+    same = replication_interval([0.1] * 7)
+    assert same.estimate == pytest.approx(0.1)
+    assert isnan(same.low)
+    assert isnan(replication_interval([0.3, 0.1 + 0.2]).low)  # the same but for rounding
+    assert isnan(jackknife_interval(4.0, [4.0, 4.0, 4.0]).low)
+    later = two_stage_interval([2.0] * 10 + [1.0, 3.0], 10)
+    assert later.low < 2.0 < later.high
+
+
 def test_a_replication_without_a_value_is_not_left_out_silently():
     assert isnan(replication_interval([1.0, float("nan"), 2.0]).estimate)
 
@@ -50,6 +63,40 @@ def test_pairs_show_a_difference_that_the_spread_would_hide():
     assert not paired_difference(first, first[::-1]).is_above_or_below_zero
     with pytest.raises(ValueError, match="equally many"):
         paired_difference([1.0], [1.0, 2.0])
+
+
+def test_pairs_that_differ_by_the_same_have_no_interval_however_the_values_move():
+    first = np.array([10.2, 11.2, 13.7, 20.9])
+    assert isnan(paired_difference(first, first + 0.1).low)
+    same = PairedDifferences.of(first, first + 0.1)
+    assert same.num_distinct == 1
+    assert (same.lower, same.higher) == (0, 4)
+    assert not same.shows()
+    assert set(PairedDifferences.of(first, first).values) == {0.0}
+
+
+def test_two_different_differences_have_no_interval_and_three_have():
+    few = PairedDifferences.of([1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 6.0])
+    assert isnan(few.interval().low)
+    enough = PairedDifferences.of([1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.1, 6.0])
+    assert isfinite(enough.interval().low)
+    assert enough.interval() == paired_difference([1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.1, 6.0])
+
+
+def test_signs_by_hand():
+    assert sign_test(0, 5) == 2 / 32
+    assert sign_test(6, 0) == 2 / 64
+    assert sign_test(1, 8) == 2 * (1 + 9) / 512
+    assert sign_test(3, 3) == sign_test(0, 0) == 1.0
+    assert (pairs_to_show(), pairs_to_show(1 - 0.05 / 16)) == (6, 10)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99, 1 - 0.05 / 300])
+def test_the_fewest_pairs_that_show_a_direction_are_just_enough(level):
+    few = pairs_to_show(level)
+    assert sign_test(0, few) <= 1 - level + 1e-12 < sign_test(0, few - 1)
+    assert PairedDifferences((1.0,) * few).shows(level)
+    assert not PairedDifferences((1.0,) * (few - 1)).shows(level)
 
 
 def test_wilson_by_hand_and_at_the_ends():

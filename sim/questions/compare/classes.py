@@ -9,7 +9,8 @@ import pandas as pd
 
 from sim.jobs.points import Outcome
 from sim.questions.sweep.measures import number
-from sim.statistics.intervals import paired_difference, replication_interval
+from sim.statistics.intervals import replication_interval
+from sim.statistics.paired import PairedDifferences
 
 STARVING_S = 60.0
 
@@ -47,7 +48,7 @@ def class_table(
             tails = [1e-3 * number(each.get("p99_ttft_ms")) for each in found]  # type: ignore[arg-type]
             first = reference.setdefault(name, tails)
             if first is not tails and len(first) == len(tails):
-                paired = paired_difference(first, tails)
+                paired = PairedDifferences.of(first, tails).interval()
                 row |= {"p99_ttft_s_difference": paired.estimate, "p99_ttft_s_difference_low": paired.low}
                 row["p99_ttft_s_difference_high"] = paired.high
             wait = row["max_wait_s"]

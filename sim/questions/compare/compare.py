@@ -12,7 +12,7 @@ from sim.jobs.options import Progress, RunOptions
 from sim.jobs.points import Outcome, Point, run_points
 from sim.jobs.traces import trace_faults
 from sim.questions.compare.classes import STARVING_S, class_table
-from sim.questions.compare.differences import NOT_SHOWN, difference_table, values_of
+from sim.questions.compare.differences import DIFFERS, difference_table, values_of
 from sim.questions.compare.variants import Variant, make_variants
 from sim.scenario import Scenario, load_scenario
 from sim.scenario.slo import parse_slo
@@ -96,7 +96,12 @@ class Comparison:
     @property
     def nothing_shown(self) -> bool:
         """Whether no metric of any variant is shown to differ."""
-        return len(self.verdicts) > 0 and all(verdict == NOT_SHOWN for verdict in self.verdicts)
+        return len(self.verdicts) > 0 and not any(verdict in DIFFERS for verdict in self.verdicts)
+
+    @property
+    def pairs(self) -> list[list[Outcome]]:
+        """The runs of each variant under the seeds of which no run failed."""
+        return whole_pairs(self.runs)
 
     @property
     def figures(self) -> list[str]:
@@ -150,13 +155,13 @@ def compare(
         found = compare("kv-starved", "fcfs_tail", "least_computed", replications=10)
         found.difference("p99_ttft_ms"), found.plot("differences")
 
-    Two seeds of a short run, in this process and without a store; two seeds show little:
+    Three seeds of a short run, in this process and without a store; three seeds show little, two nothing:
 
-    >>> few = {"overrides": ["workload.num_requests=60"], "replications": 2}
+    >>> few = {"overrides": ["workload.num_requests=60"], "replications": 3}
     >>> found = compare("kv-starved", "fcfs_tail", "least_computed", **few, workers=1, store=None)
     >>> found.labels
     ['fcfs_tail', 'least_computed']
-    >>> row = found.difference("num_preemptions")
+    >>> row = found.difference("output_throughput")
     >>> row["low"] <= row["difference"] <= row["high"]
     True
 
@@ -207,6 +212,12 @@ def compare(
     return make_comparison(base, found, chosen, runs, starving_s)
 
 
+def whole_pairs(runs: Sequence[Sequence[Outcome]]) -> list[list[Outcome]]:
+    """The runs of each variant under the seeds of which no variant's run failed."""
+    whole = [all(outcome.error is None for outcome in pair) for pair in zip(*runs, strict=True)]
+    return [[outcome for outcome, is_whole in zip(run, whole, strict=True) if is_whole] for run in runs]
+
+
 def make_comparison(
     base: Scenario,
     variants: Sequence[Variant],
@@ -215,8 +226,7 @@ def make_comparison(
     starving_s: float = STARVING_S,
 ) -> Comparison:
     """Tables of finished runs; seeds of which some run failed are left out of all variants, to keep pairs."""
-    whole = [index for index in range(len(seeds)) if all(run[index].error is None for run in runs)]
-    kept = [[run[index] for index in whole] for run in runs]
+    kept = whole_pairs(runs)
     labels = [variant.label for variant in variants]
     table = difference_table(labels, [values_of(run) for run in kept])
     classes = class_table(labels, kept, starving_s)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from sim.questions.compare.differences import EXACT
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -24,7 +26,7 @@ def figures(found: Comparison) -> dict[str, Draw]:
     """Functions that draw, by name; what does not fit is left out."""
     drawn: dict[str, Draw] = {}
     if "verdict" in found.table and len(found.labels) <= MOST_LINES:
-        if found.table["low"].notna().any():
+        if found.table["low"].notna().any() or EXACT in found.verdicts:
             shown = found.table.assign(variant=found.table["variant"].map(_legends(found)))
             drawn["differences"] = partial(_differences, shown)
         requests = _requests(found)

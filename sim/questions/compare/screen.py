@@ -7,12 +7,21 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING
 
 from sim.questions.compare.classes import jain, mean_jain
-from sim.questions.compare.differences import NOT_SHOWN, SHOWN, SHOWN_ALONE, UNKNOWN
+from sim.questions.compare.differences import (
+    EXACT,
+    NOT_SHOWN,
+    SHOWN,
+    SHOWN_ALONE,
+    TOO_FEW,
+    UNKNOWN,
+    strict_level,
+)
 from sim.questions.sweep.measures import thin_percentiles
 from sim.report.screen import THIN
 from sim.report.text_table import columns_of_text
 from sim.results.metrics import is_thin
-from sim.statistics.intervals import LEVEL, paired_difference
+from sim.statistics.intervals import LEVEL
+from sim.statistics.paired import LEAST_DISTINCT, PairedDifferences, pairs_to_show
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,17 +91,16 @@ def _short(value: float) -> str:
 def _change(row: Record) -> str:
     """The difference in per cent of the reference, with its interval; in its own unit where that is 0."""
     verdict = row["verdict"]
-    if verdict == UNKNOWN:
-        change = _get(row, "relative")
-        return f"{change:+.1%} (one run: no interval)" if isfinite(change) else "-"
     if verdict == NOT_SHOWN:
         return NOT_SHOWN
-    mark = ALONE if verdict == SHOWN_ALONE else ""
-    if isfinite(_get(row, "relative")):
-        low, high = _get(row, "relative_low"), _get(row, "relative_high")
-        return f"{mark}{_percents(_get(row, 'relative'))} ({_percents(low)} to {_percents(high)})"
-    low, high = _get(row, "low"), _get(row, "high")
-    return f"{mark}{_get(row, 'difference'):+.3g} ({low:+.3g} to {high:+.3g})"
+    is_relative = isfinite(_get(row, "relative"))
+    change = _get(row, "relative" if is_relative else "difference")
+    if not isfinite(change) or (verdict == UNKNOWN and not is_relative):
+        return "-"
+    form = _percents if is_relative else "{:+.3g}".format
+    low, high = (_get(row, f"relative_{end}" if is_relative else end) for end in ("low", "high"))
+    ends = f"{form(low)} to {form(high)}" if isfinite(low) else row["evidence"]
+    return f"{ALONE if verdict == SHOWN_ALONE else ''}{form(change)} ({ends})"
 
 
 def _percents(share: float) -> str:
@@ -130,13 +138,13 @@ def _classes(found: Comparison) -> Iterator[str]:
 
 def _jain(found: Comparison) -> Iterator[str]:
     said, names = [], found.names
-    first = jain(found.runs[0])
-    for label, run in zip(found.labels, found.runs, strict=True):
+    first, is_exact = jain(found.pairs[0]), EXACT in found.verdicts
+    for label, run, pairs in zip(found.labels, found.runs, found.pairs, strict=True):
         mean, low, high = mean_jain(run)
         if isfinite(mean):
             ends = f" ({low:.3f}-{high:.3f})" if isfinite(low) else ""
-            own = jain(run)
-            differs = len(own) == len(first) and paired_difference(first, own).is_above_or_below_zero
+            own = jain(pairs)
+            differs = own != first if is_exact else PairedDifferences.of(first, own).shows()
             said.append(f"{names[label]} {mean:.3f}{ends}{' differs' if differs else ''}")
     if said:
         yield f"Jain's index of the classes' speeds (1: all alike): {'; '.join(said)}"
@@ -146,20 +154,36 @@ def _verdict(found: Comparison) -> Iterator[str]:
     if not len(found.table):
         return
     verdicts = found.verdicts
-    count = len(verdicts)
-    if found.nothing_shown:
+    count, seeds = len(verdicts), len(found.pairs[0])
+    is_same = found.table["difference"].dropna().eq(0.0).all()
+    if seeds < LEAST_DISTINCT and EXACT not in verdicts and not (seeds > 1 and is_same):
+        yield (
+            f"{'One run' if seeds == 1 else 'Two runs'} each: differences have no intervals, so nothing is "
+            f"shown. It takes --replications {LEAST_DISTINCT} or more."
+        )
+        return
+    if verdicts.count(NOT_SHOWN) == count:
         yield f"No difference shown in any of {count} comparisons."
         return
-    shown, alone = sum(v == SHOWN for v in verdicts), sum(v == SHOWN_ALONE for v in verdicts)
-    if shown + alone == 0:
-        yield "One run each: differences have no intervals, so nothing is shown."
+    if EXACT in verdicts:
+        yield (
+            f"All seeds gave the same, so there are no intervals: nothing here is left to chance. "
+            f"{verdicts.count(EXACT)} of {count} comparisons differ."
+        )
         return
+    shown, alone, few = (verdicts.count(each) for each in (SHOWN, SHOWN_ALONE, TOO_FEW))
     chance = (1.0 - LEVEL) * count
     yield (
         f"{count} comparisons, each at 95 %: about {chance:.1f} would seem to differ by chance alone. "
         f"{shown} differ also with all {count} taken together (Bonferroni)"
         + (f"; {alone}, marked {ALONE}, only by themselves." if alone else ".")
     )
+    if few:
+        yield (
+            f"{few} with fewer than {LEAST_DISTINCT} different values have no interval: "
+            f"{pairs_to_show()} seeds that agree show such a difference by itself, "
+            f"{pairs_to_show(strict_level(count))} with all {count} taken together."
+        )
 
 
 def _failures(found: Comparison) -> Iterator[str]:

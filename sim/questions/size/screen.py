@@ -216,7 +216,7 @@ def _footer(sizing: Sizing) -> Iterator[str]:
     if sizing.replications == 1:
         yield "note: one seed gives no interval over seeds: how much is left to chance is not known"
     elif several and all(len({_trace_of(s) for s in each.summaries}) <= 1 for each in several):
-        yield "note: all seeds gave the same, so intervals have no width: nothing here is left to chance"
+        yield "note: all seeds gave the same, so there are no intervals: nothing here is left to chance"
     yield from dict.fromkeys(_band(summary) for summary in summaries)
     notes = list(dict.fromkeys(str(n) for s in summaries for n in _listed(s.get("notes"))))
     yield from (f"note: {note}" for note in notes[:MOST_NOTES])

@@ -14,7 +14,8 @@ from sim.questions.sweep.axes import RATE
 from sim.questions.sweep.measures import attainment_column
 from sim.questions.sweep.tables import words
 from sim.scenario import SloTarget
-from sim.statistics.intervals import Interval, jackknife_interval, paired_difference
+from sim.statistics.intervals import Interval, jackknife_interval
+from sim.statistics.paired import paired_difference
 from sim.values import Floats
 
 MET, MISSED, CLOSE, FAILED, NO_SLO = "met", "missed", "too close to say", "failed", ""
@@ -223,14 +224,21 @@ def _in_common(first: pd.Series, second: pd.Series) -> tuple[Floats, Floats]:
 
 
 def _no_worse(top: Floats, other: Floats) -> bool:
-    """Whether the paired difference is next to nothing, or shown by no interval."""
+    """Whether the paired difference is next to nothing, or shown by no interval.
+
+    Differences that are all the same have no interval: of values that vary with the seed they show nothing;
+    of values that do not (no chance is left, or all lie beyond the rates tried) each counts as it is.
+    """
     if not len(top) or len(top) != len(other):
         return False
     difference = paired_difference(top, other)
     if not isfinite(difference.estimate):
         return False
-    next_to_nothing = abs(difference.estimate) <= _SAME * abs(float(top.mean()))
-    return next_to_nothing or (isfinite(difference.low) and not difference.is_above_or_below_zero)
+    if abs(difference.estimate) <= _SAME * abs(float(top.mean())):
+        return True
+    if isfinite(difference.low):
+        return not difference.is_above_or_below_zero
+    return bool(np.ptp(top) > 0.0)
 
 
 def _load(cell: pd.Series, targets: Targets) -> tuple[float, str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import nan
+from collections.abc import Iterable, Mapping, Sequence
+from math import isnan, nan
 
 from sim.statistics.percentiles import Trust, trust_in_percentile
 from sim.values import Json
@@ -71,6 +71,15 @@ def attainment_column(target: str) -> str:
 def is_share(column: str) -> bool:
     """Whether a column counts requests that met a promise: its values lie in 0…1."""
     return column == "slo_attainment" or column.startswith("attainment_")
+
+
+def seeds_change_nothing(runs: Sequence[Mapping[str, float]]) -> bool:
+    """Whether runs under several seeds have the same numbers throughout: then nothing is left to chance."""
+
+    def told(row: Mapping[str, float]) -> dict[str, float]:
+        return {column: value for column, value in row.items() if not isnan(value)}
+
+    return len(runs) > 1 and all(told(row) == told(runs[0]) for row in runs[1:])
 
 
 def thin_percentiles(summaries: Iterable[Mapping[str, Json]]) -> list[str]:

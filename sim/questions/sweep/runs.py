@@ -68,7 +68,7 @@ def run_to_precision(
         reached = [
             f"{column} ±{interval.relative:.1%}"
             for column, interval in _intervals(outcomes, wanted).items()
-            if not interval.relative <= wanted.relative and interval.half_width != 0.0
+            if not interval.relative <= wanted.relative and not _is_the_same_always(interval)
         ]
         if outcomes and reached:
             runs.unreached[cell] = f"{', '.join(reached)} after {len(outcomes)} replications"
@@ -96,6 +96,11 @@ def _more(
         assert isinstance(at, int)
         outcomes[at].append(outcome)
     return outcomes
+
+
+def _is_the_same_always(of: Interval) -> bool:
+    """Whether there is no interval because all values are the same: no more of them would help."""
+    return isfinite(of.estimate) and not isfinite(of.low)
 
 
 def _values(outcomes: Sequence[Outcome], column: str) -> list[float]:

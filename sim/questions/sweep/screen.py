@@ -208,7 +208,7 @@ def _notes(sweep: Sweep) -> Iterator[str]:
     if len(_seeds(sweep)) > 1 and len(good) and good["mean_e2el_ms"].notna().all():
         groups = good.groupby(list(sweep.paths), dropna=False) if sweep.paths else [((), good)]
         if all(rows["mean_e2el_ms"].min() == rows["mean_e2el_ms"].max() for _, rows in groups):
-            yield "all seeds gave the same, so intervals have no width: nothing here is left to chance"
+            yield "all seeds gave the same, so there are no intervals: nothing here is left to chance"
 
 
 def _share(row: Record, column: str) -> str:

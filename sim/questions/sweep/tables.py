@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite, isnan
 
 import numpy as np
 import pandas as pd
 
-from sim.questions.sweep.measures import is_share, measures, thin_percentiles
+from sim.questions.sweep.measures import is_share, measures, seeds_change_nothing, thin_percentiles
 from sim.questions.sweep.plan import Cell
 from sim.questions.sweep.runs import Runs
 from sim.scenario.yaml_text import Data
 from sim.statistics.intervals import Interval, replication_interval
+from sim.statistics.paired import LEAST_DISTINCT
 from sim.statistics.precision import two_stage_interval
 from sim.statistics.proportions import wilson_interval
 
@@ -39,8 +41,8 @@ def cell_table(cells: Sequence[Cell], runs: Runs) -> pd.DataFrame:
     """One row for each cell: its values by path, `replications` that succeeded, `error` of the first that did
     not, each number's mean with `…_low` and `…_high`, and `thin_percentiles`.
 
-    The ends are those of a 95 % interval over replications, NaN with one. Shares of requests are cut at 0 and
-    1; where all replications have a share of exactly 0 or 1 it is Wilson's interval of all their requests.
+    The ends are those of a 95 % interval over replications (see `interval_of`), NaN with one and where all
+    give the same.
     """
     rows: list[dict[str, object]] = []
     for cell, outcomes in zip(cells, runs.outcomes, strict=True):
@@ -58,15 +60,28 @@ def cell_table(cells: Sequence[Cell], runs: Runs) -> pd.DataFrame:
 
 
 def interval_of(column: str, numbers: Sequence[Mapping[str, float]], first_stage: int | None) -> Interval:
-    """The interval of one number over the replications of a cell."""
+    """The interval of one number over the replications of a cell.
+
+    Shares of requests are cut at 0 and 1. Where they take fewer than three different values over the seeds,
+    which few requests do by luck, the interval is at least Wilson's of all requests; none, as that of any
+    other number, where seeds change nothing.
+    """
     values = [row[column] for row in numbers]
     found = replication_interval(values) if first_stage is None else two_stage_interval(values, first_stage)
-    if not is_share(column):
+    if not is_share(column) or not isfinite(found.estimate):
         return found
-    if np.ptp(values) == 0.0 and values[0] in (0.0, 1.0):
+    low, high = found.low, found.high
+    alike = len(set(values)) < LEAST_DISTINCT if len(values) > 1 else values[0] in (0.0, 1.0)
+    if alike and not seeds_change_nothing(numbers):
         judged = int(sum(row["slo_judged_requests"] for row in numbers))
-        return wilson_interval(round(values[0] * judged), judged)
-    return Interval(found.estimate, max(0.0, found.low), min(1.0, found.high), found.size)
+        of_all = wilson_interval(round(found.estimate * judged), judged)
+        low, high = float(np.fmin(low, of_all.low)), float(np.fmax(high, of_all.high))
+    return Interval(found.estimate, _within(low), _within(high), found.size)
+
+
+def _within(share: float) -> float:
+    """Cut at 0 and 1; NaN stays."""
+    return share if isnan(share) else min(1.0, max(0.0, share))
 
 
 def _shown(value: Data) -> object:
