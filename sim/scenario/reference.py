@@ -1,4 +1,4 @@
-"""The scenario format told by the models themselves: a JSON schema for editors, and the reference page."""
+"""The scenario format as its models have it: a JSON schema for editors, and a reference page."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ _HEAD = """# Scenario reference
 Made from the models that check every scenario: what stands here is what is enforced. Null always means the
 default. Times are seconds, lengths tokens; only SLOs carry their unit in the value (`1s`, `40ms`).
 """
+_UNITS = {
+    "_gb_per_s": "GB/s",
+    "_per_s": "1/s",
+    "_s": "s",
+    "_gb": "GB",
+    "_tokens": "tokens",
+    "max_model_len": "tokens",
+    "block_size": "tokens",
+}
+"""The unit of a field by the end of its name; the first that fits."""
 _RULES = """
 ## Rules of `engine.rules`
 
@@ -28,7 +38,7 @@ def json_schema() -> dict[str, object]:
 
 
 def reference_markdown() -> str:
-    """The reference page: a table for each section, with type, default, bounds and meaning of every field."""
+    """The reference page: a table for each section, with type, unit, default, bounds and meaning of every field."""
     schema: dict[str, Any] = Scenario.model_json_schema()
     tables = "".join(_tables(schema, "", schema["$defs"], set())).rstrip("\n")
     return f"{_HEAD}{tables}\n{_RULES}{rules_markdown()}"
@@ -41,7 +51,7 @@ def _tables(section: dict[str, Any], path: str, defs: dict[str, Any], done: set[
     title += f", kind `{kind['const']}`" if "const" in kind else ""
     yield f"\n## {title}\n\n{section.get('description', '')}\n"
     if any("const" not in field for field in section["properties"].values()):
-        yield "\n| field | type | default | bounds | meaning |\n|---|---|---|---|---|\n"
+        yield "\n| field | type | unit | default | bounds | meaning |\n|---|---|---|---|---|---|\n"
     required = section.get("required", [])
     for name, field in section["properties"].items():
         if "const" not in field:
@@ -49,6 +59,7 @@ def _tables(section: dict[str, Any], path: str, defs: dict[str, Any], done: set[
             cells = (
                 f"`{name}`",
                 _type(field, defs),
+                _unit(name, field, defs),
                 default,
                 _bounds(field, defs),
                 field.get("description", ""),
@@ -91,6 +102,13 @@ def _type(field: dict[str, Any], defs: dict[str, Any]) -> str:
         return f"list of {_type(field['items'], defs)}"
     names = {"integer": "whole number", "string": "text", "boolean": "true or false", "object": "mapping"}
     return names.get(field.get("type", ""), str(field.get("type")))
+
+
+def _unit(name: str, field: dict[str, Any], defs: dict[str, Any]) -> str:
+    """The unit of a number, or of the numbers in a list; empty for anything else and for plain counts."""
+    if "number" not in _type(field, defs):
+        return ""
+    return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
 
 
 def _bounds(field: dict[str, Any], defs: dict[str, Any]) -> str:

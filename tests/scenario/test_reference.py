@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from sim.errors import InputError
 from sim.scenario import json_schema, reference_markdown, scenario_from_data
 from sim.scenario.yaml_text import Data
+from tests.cli.helpers import dryserve
 
 FIXED: dict[str, Data] = {"kind": "fixed", "prompt_tokens": 10, "output_tokens": 5}
 SYNTHETIC: dict[str, Data] = {"rate_per_s": 1, "num_requests": 5, "lengths": FIXED}
@@ -141,7 +143,21 @@ def test_the_reference_page_has_every_field_with_its_meaning() -> None:
             if "const" not in field:
                 assert f"| `{name}` |" in page
                 assert field.get("description"), f"{section['title']}.{name} has no description"
-    assert "| `block_size` | whole number | `16` | ≥ 1, ≤ 1,024 | tokens of a KV block |" in page
+    assert "| `block_size` | whole number | tokens | `16` | ≥ 1, ≤ 1,024 | tokens of a KV block |" in page
+
+
+def test_the_reference_page_gives_the_unit_of_a_number() -> None:
+    page = reference_markdown()
+    assert "| `warmup_s` | number | s |" in page
+    assert "| `bandwidth_gb_per_s` | number | GB/s |" in page
+    assert "| `rate_per_s` | number | 1/s |" in page
+    assert "| `capacity_tokens` | whole number | tokens |" in page
+    assert "| `replicas` | whole number |  |" in page
+
+
+def test_the_command_prints_the_page_and_the_schema() -> None:
+    assert dryserve("scenarios", "--reference").stdout == reference_markdown()
+    assert json.loads(dryserve("scenarios", "--json-schema").stdout) == json_schema()
 
 
 def test_fields_that_may_be_null_are_null_by_default() -> None:
