@@ -20,7 +20,7 @@ from sim.scenario import EngineSection, Scenario
 from sim.scenario.cluster import LruHits
 from sim.scenario.engine import SpeculativeSection
 from sim.workload import RequestTable
-from sim.workload.times import draw_times_s
+from sim.workload.draws import draw_times_s
 
 _LORA_BYTES = 2
 _PACKED = {"qkv": 3, "gate_up": 2}

@@ -17,7 +17,7 @@ def scenarios(
         bool, typer.Option("--json-schema", help="print the JSON schema of scenario files, for editors")
     ] = False,
 ) -> None:
-    """List the scenarios that come with dryserve, each with its question; or print the format of scenarios."""
+    """List the scenarios that come with dryserve, each with its question, or print their format."""
     from importlib.resources import files
 
     import scenarios as shipped

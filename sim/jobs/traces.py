@@ -8,7 +8,7 @@ from pathlib import Path
 from sim.errors import Fault, InputError
 from sim.scenario import Scenario
 from sim.scenario.workload import TraceWorkload, plain_parts
-from sim.workload.traces.files import open_trace
+from sim.workload.trace_reader import open_trace
 
 
 def trace_faults(scenario: Scenario, base: Scenario) -> Iterator[Fault]:

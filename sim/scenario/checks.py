@@ -16,7 +16,6 @@ from sim.scenario.workload import (
     MixWorkload,
     TraceWorkload,
     class_in_mix,
-    class_names,
     plain_parts,
     unknown_class,
 )
@@ -164,17 +163,11 @@ def _workload_faults(scenario: Scenario) -> Iterator[Fault]:
 def _class_faults(scenario: Scenario) -> Iterator[Fault]:
     section = scenario.workload
     known: list[str] = []
-    if isinstance(section, MixWorkload):
-        for part, inner in section.workloads.items():
-            names = class_names(inner)
-            if names is None:
-                return
-            known += [class_in_mix(part, name) for name in names]
-    else:
-        names = class_names(section)
-        if names is None:
-            return
-        known += names
+    parts = section.workloads if isinstance(section, MixWorkload) else {"": section}
+    for name, part in parts.items():
+        if isinstance(part, TraceWorkload):
+            return  # only the trace can tell its classes
+        known += [class_in_mix(name, own) if name else own for own in part.class_names]
     for name in section.classes or ():
         if name not in known:
             yield scenario.fault(f"workload.classes.{name}", unknown_class(name, known))

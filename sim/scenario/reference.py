@@ -38,7 +38,7 @@ def json_schema() -> dict[str, object]:
 
 
 def reference_markdown() -> str:
-    """The reference page: a table for each section, with type, unit, default, bounds and meaning of every field."""
+    """The reference page: a table for each section with the facts of every field."""
     schema: dict[str, Any] = Scenario.model_json_schema()
     tables = "".join(_tables(schema, "", schema["$defs"], set())).rstrip("\n")
     return f"{_HEAD}{tables}\n{_RULES}{rules_markdown()}"

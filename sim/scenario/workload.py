@@ -101,6 +101,13 @@ class SyntheticSection(Alternatives, RequestsSection):
         Field(description="each arrival begins a session of several turns; null = every request is alone"),
     ] = None
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes of its requests."""
+        if isinstance(self.lengths, MixtureLengths):
+            return tuple(component.name for component in self.lengths.components)
+        return (DEFAULT_CLASS,)
+
 
 def _check_curve(curve: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
     times_s = [t_s for t_s, _ in curve]
@@ -277,15 +284,6 @@ def plain_parts(section: WorkloadSection) -> dict[str, PlainWorkload]:
     if isinstance(section, MixWorkload):
         return {f"workload.workloads.{name}": part for name, part in section.workloads.items()}
     return {"workload": section}
-
-
-def class_names(section: PlainWorkload) -> tuple[str, ...] | None:
-    """The classes of a workload's requests; None where only the trace can tell."""
-    if isinstance(section, TraceWorkload):
-        return None
-    if isinstance(section.lengths, MixtureLengths):
-        return tuple(component.name for component in section.lengths.components)
-    return (DEFAULT_CLASS,)
 
 
 def class_in_mix(part: str, own_class: str) -> str:

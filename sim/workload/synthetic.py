@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from sim.random_streams import Streams
 from sim.scenario.distributions import MixtureLengths
-from sim.scenario.requests import PrefixesSection, SessionsSection
+from sim.scenario.requests import (
+    FixedTurns,
+    GeometricTurns,
+    PrefixesSection,
+    SessionsSection,
+    TurnCount,
+    UniformTurns,
+)
 from sim.scenario.workload import (
     BurstWorkload,
     ClosedLoopWorkload,
     OpenLoopSection,
     SyntheticSection,
 )
-from sim.values import Floats, Ints
+from sim.values import Bools, Floats, Ints
 from sim.workload.arrivals import arrival_times_s
-from sim.workload.drawn import Drawn
-from sim.workload.lengths import draw_lengths, quantile
+from sim.workload.draws import draw_choices, draw_lengths, draw_times_s, quantile
 from sim.workload.prompts import DistinctPrompts, PrefixedPrompts, Prompts, SessionPrompts
-from sim.workload.sessions import cut_sessions, draw_turns, growing_prompts
+from sim.workload.table import RequestTable
 
 
-def draw_requests(section: SyntheticSection, streams: Streams, max_model_len: int) -> Drawn:
-    """The requests of a synthetic workload, in order of arrival."""
+def draw_requests(
+    section: SyntheticSection, streams: Streams, max_model_len: int
+) -> tuple[RequestTable, list[str]]:
+    """The requests of a synthetic workload in order of arrival, and notes about them."""
     match section:
         case OpenLoopSection():
             arrival_s = arrival_times_s(section, streams("arrivals"))
@@ -32,10 +42,10 @@ def draw_requests(section: SyntheticSection, streams: Streams, max_model_len: in
             raise TypeError(f"{type(section).__name__} does not say when requests arrive")
     if section.sessions is not None:
         return _sessions(section, section.sessions, arrival_s, streams, max_model_len)
-    return _single_requests(section, arrival_s, streams)
+    return _single_requests(section, arrival_s, streams), []
 
 
-def _single_requests(section: SyntheticSection, arrival_s: Floats, streams: Streams) -> Drawn:
+def _single_requests(section: SyntheticSection, arrival_s: Floats, streams: Streams) -> RequestTable:
     count, distinct = len(arrival_s), section.distinct_prompts
     prompt, output, component = draw_lengths(section.lengths, min(count, distinct or count), streams)
     if distinct:
@@ -44,15 +54,13 @@ def _single_requests(section: SyntheticSection, arrival_s: Floats, streams: Stre
     prompts: Prompts = DistinctPrompts(distinct)
     if section.prefixes:
         prompt, prompts = share_prefixes(section.prefixes, prompt, distinct, streams)
-    return Drawn(
+    return RequestTable.of(
         arrival_s,
         prompt,
         output,
-        component,
-        _names(section),
-        prompts,
-        _row_name,
-        [],
+        prompts=prompts,
+        class_index=component,
+        class_names=section.class_names,
         priority=_priorities(section)[component],
     )
 
@@ -63,9 +71,9 @@ def _sessions(
     starts_s: Floats,
     streams: Streams,
     max_model_len: int,
-) -> Drawn:
+) -> tuple[RequestTable, list[str]]:
     """Each arrival is a first turn; later turns stand where they would come if answers took no time."""
-    turns = draw_turns(sessions, len(starts_s), streams)
+    turns = _draw_turns(sessions, len(starts_s), streams)
     message, output, component = draw_lengths(
         section.lengths, len(turns), streams, session=turns.session if len(turns) else None
     )
@@ -77,40 +85,38 @@ def _sessions(
         first = turns.turn == 0
         alone = message[first]
         message[first], prefixed = share_prefixes(section.prefixes, alone, None, streams)
-        assert isinstance(prefixed, PrefixedPrompts)
         group, groups = prefixed.group[turns.session], prefixed.groups
         reach = np.where(prefixed.group >= 0, np.minimum(prefixed.prefix_tokens, message[first]), 0)
         shared = reach[turns.session]
-    prompt = growing_prompts(turns, message, output)
+    prompt = _growing_prompts(turns, message, output)
     earliest_s = starts_s[turns.session] + np.cumsum(turns.think_s)
     earliest_s -= np.cumsum(turns.think_s)[turns.begins]
-    kept = np.flatnonzero(cut_sessions(turns, prompt, output, max_model_len))
-    notes = _say_cuts(len(turns) - len(kept), turns.session, kept, max_model_len)
+    kept = np.flatnonzero(_turns_that_fit(turns, prompt, output, max_model_len))
+    notes = _note_cuts(len(turns) - len(kept), turns.session, kept, max_model_len)
     rows = kept[np.argsort(earliest_s[kept], kind="stable")]
     place = np.full(len(turns), -1)
     place[rows] = np.arange(len(rows))
-    return Drawn(
+    table = RequestTable.of(
         earliest_s[rows],
         prompt[rows],
         output[rows],
-        component[rows],
-        _names(section),
-        SessionPrompts(
+        prompts=SessionPrompts(
             turns.session[rows],
             groups,
             None if group is None else group[rows],
             None if shared is None else shared[rows],
         ),
-        _row_name,
-        notes,
+        class_index=component[rows],
+        class_names=section.class_names,
         session=turns.session[rows],
         priority=_priorities(section)[component[rows]],
         turn_after=np.where(turns.turn[rows] > 0, place[rows - 1], -1),
         think_s=turns.think_s[rows],
     )
+    return table, notes
 
 
-def _say_cuts(num_cut: int, session: Ints, kept: Ints, max_model_len: int) -> list[str]:
+def _note_cuts(num_cut: int, session: Ints, kept: Ints, max_model_len: int) -> list[str]:
     if not num_cut:
         return []
     cut = np.bincount(session) > np.bincount(session[kept], minlength=int(session[-1]) + 1)
@@ -120,12 +126,6 @@ def _say_cuts(num_cut: int, session: Ints, kept: Ints, max_model_len: int) -> li
     ]
 
 
-def _names(section: SyntheticSection) -> tuple[str, ...]:
-    if isinstance(section.lengths, MixtureLengths):
-        return tuple(component.name for component in section.lengths.components)
-    return ("default",)
-
-
 def _priorities(section: SyntheticSection) -> Ints:
     """The priority of each class; `classes` may say otherwise."""
     if isinstance(section.lengths, MixtureLengths):
@@ -133,27 +133,76 @@ def _priorities(section: SyntheticSection) -> Ints:
     return np.zeros(1, np.int64)
 
 
-def _row_name(row: int) -> str:
-    return f"request {row}"
-
-
 def share_prefixes(
     section: PrefixesSection, prompt: Ints, distinct: int | None, streams: Streams
-) -> tuple[Ints, Prompts]:
+) -> tuple[Ints, PrefixedPrompts]:
     """Prompt lengths, prefix added where it comes on top, and prompts that begin with a group's prefix."""
-    count, rng = len(prompt), streams("prefixes")
-    draws = rng.random((count, 2))
-    if section.popularity == "cycle":
-        group = np.arange(count) % section.groups
-    else:
-        exponent = section.zipf_exponent if section.popularity == "zipf" else 0.0
-        weight = np.cumsum(np.arange(1, section.groups + 1, dtype=float) ** -exponent)
-        group = np.minimum(
-            np.searchsorted(weight / weight[-1], draws[:, 0], side="right"), section.groups - 1
-        )
-    group = np.where(draws[:, 1] < section.share, group, -1)
+    count = len(prompt)
+    group = draw_choices(section, section.groups, count, streams("prefixes"))
     if distinct:
         group = group[np.arange(count) % distinct]
     if not section.within_prompt:
         prompt = prompt + np.where(group >= 0, section.prefix_tokens, 0)
     return prompt, PrefixedPrompts(group.astype(np.int32), section.groups, section.prefix_tokens, distinct)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turns:
+    """All turns, session by session: the session of each, its turn from 0, and the time thought before."""
+
+    session: Ints
+    turn: Ints
+    think_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.session)
+
+    @property
+    def begins(self) -> Ints:
+        """For each row, the row of its session's first turn."""
+        return np.arange(len(self)) - self.turn
+
+
+def _draw_turns(section: SessionsSection, num_sessions: int, streams: Streams) -> _Turns:
+    """The turns of `num_sessions` sessions; nobody thinks before the first."""
+    counts = _draw_counts(section.turns, num_sessions, streams("sessions.turns"))
+    session = np.repeat(np.arange(num_sessions), counts)
+    turn = np.arange(len(session)) - np.repeat(np.cumsum(counts) - counts, counts)
+    think_s = np.zeros(len(session))
+    if section.think_time_s is not None:
+        think_s = draw_times_s(section.think_time_s, len(session), streams("sessions.think"))
+        think_s[turn == 0] = 0.0
+    return _Turns(session, turn, think_s)
+
+
+def _draw_counts(section: TurnCount, count: int, rng: np.random.Generator) -> Ints:
+    match section:
+        case FixedTurns():
+            return np.full(count, section.value, np.int64)
+        case UniformTurns():
+            low, high = section.range
+            return rng.integers(low, high, count, endpoint=True, dtype=np.int64)
+        case GeometricTurns():
+            return rng.geometric(1 / section.mean, count).astype(np.int64)
+    raise TypeError(f"{type(section).__name__} is no number of turns")
+
+
+def _growing_prompts(turns: _Turns, message: Ints, output: Ints) -> Ints:
+    """Prompt tokens of each turn: all messages and answers of the session before it, and its own message."""
+    said = np.cumsum(message + output)
+    begins = turns.begins
+    before = said[begins] - message[begins] - output[begins]
+    prompt: Ints = said - before - output
+    return prompt
+
+
+def _turns_that_fit(turns: _Turns, prompt: Ints, output: Ints, max_model_len: int) -> Bools:
+    """Which turns stay: a session ends before the first turn that exceeds the context, if not with its first.
+
+    A first turn that exceeds it stays alone, for `over_length` to deal with.
+    """
+    over = np.cumsum(prompt + output > max_model_len)
+    begins = turns.begins
+    first_is_over = prompt[begins] + output[begins] > max_model_len
+    kept: Bools = (over - over[begins] + first_is_over == 0) | (turns.turn == 0)
+    return kept

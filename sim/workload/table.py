@@ -1,14 +1,18 @@
-"""The requests of a run as columns, a million to 40 MB; prompts are derived one by one on demand."""
+"""The requests of a run as columns (a million take 40 MB); each prompt is worked out when it is asked for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from sim.workload.prompts import Prompts, Ranges
+from sim.scenario.workload import DEFAULT_CLASS
+from sim.workload.prompts import DistinctPrompts, Prompts, Ranges
+
+MAX_CLASSES = 32_767
+"""Bound on the classes of a run: a row has its class as a number of 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +47,45 @@ class RequestTable:
     adapter_names: tuple[str, ...] = ()
     grammar: npt.NDArray[np.int64] | None = None
 
+    @classmethod
+    def of(
+        cls,
+        arrival_s: npt.ArrayLike,
+        prompt_tokens: npt.ArrayLike,
+        output_tokens: npt.ArrayLike,
+        *,
+        prompts: Prompts | None = None,
+        class_index: npt.ArrayLike = 0,
+        class_names: tuple[str, ...] = (DEFAULT_CLASS,),
+        session: npt.ArrayLike | None = None,
+        priority: npt.ArrayLike | None = None,
+        rejected: npt.ArrayLike = False,
+        turn_after: npt.NDArray[np.int64] | None = None,
+        think_s: npt.NDArray[np.float64] | None = None,
+    ) -> RequestTable:
+        """A table from plain columns in order of arrival; a single number stands for all rows alike.
+
+        Without `prompts` no two requests share a token. The numbers must fit the types of the columns.
+        """
+        arrivals_s = np.asarray(arrival_s, np.float64)
+
+        def column(values: npt.ArrayLike, kind: type[np.generic]) -> npt.NDArray[Any]:
+            return np.array(np.broadcast_to(np.asarray(values), arrivals_s.shape), kind)
+
+        return cls(
+            arrival_s=arrivals_s,
+            prompt_tokens=column(prompt_tokens, np.int32),
+            output_tokens=column(output_tokens, np.int32),
+            class_index=column(class_index, np.int16),
+            class_names=class_names,
+            session=column(-1 if session is None else session, np.int64),
+            priority=column(0 if priority is None else priority, np.int32),
+            rejected=column(rejected, np.bool_),
+            prompts=DistinctPrompts() if prompts is None else prompts,
+            turn_after=turn_after,
+            think_s=think_s,
+        )
+
     def __len__(self) -> int:
         return len(self.arrival_s)
 
@@ -57,9 +100,11 @@ class RequestTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Client:
-    """One load generator: the rows that it sends on its own account, in order (first turns and requests
-    without session), and how many of them, or of their sessions, may be under way at a time (None: any
-    number). If it `leaves`, a session ends with a turn that is refused or aborted.
+    """One load generator.
+
+    `rows` are those that it sends on its own account, in order: first turns, and requests without session.
+    At most `max_concurrency` of them, or of their sessions, are under way at a time (None: any number). If it
+    `leaves`, a session ends with a turn that is refused or aborted.
     """
 
     rows: npt.NDArray[np.int64]

@@ -1,7 +1,9 @@
-"""How long prompts and outputs are: any two marginal distributions, tied together by a Gaussian copula.
+"""Draws from the distributions of a scenario: lengths, times, and which of several things is asked for.
 
-A pair of correlated normals is drawn for each request and sent through the two quantile functions. For a rank
-correlation S the normals must correlate by 2 sin(pi S / 6), which is exact for continuous marginals.
+Prompt and output lengths may have any two marginal distributions, tied together by a Gaussian copula. A pair
+of correlated normals is drawn for each request and sent through the two quantile functions. For a rank
+correlation S the normals must correlate by 2 sin(pi S / 6), which is exact for continuous marginals. The
+first n values of a longer draw are always those of a draw of n.
 """
 
 from __future__ import annotations
@@ -13,19 +15,25 @@ import numpy.typing as npt
 
 from sim.random_streams import Streams
 from sim.scenario.distributions import (
+    ExponentialTime,
     Fixed,
     FixedLengths,
+    FixedTime,
     Lengths,
     Lognormal,
     LognormalLengths,
+    LognormalTime,
     MarginalLengths,
     MixtureLengths,
     QuantileLengths,
     Quantiles,
+    RandomTime,
     Uniform,
     UniformLengths,
+    UniformTime,
 )
 from sim.scenario.quantile_grids import grid
+from sim.scenario.requests import PopularitySection, PrefixesSection
 from sim.scenario.section import MAX_REQUEST_TOKENS
 from sim.values import Floats, Ints
 
@@ -37,8 +45,7 @@ def draw_lengths(
 ) -> tuple[Ints, Ints, npt.NDArray[np.int16]]:
     """Prompt tokens, output tokens (each at least 1) and the component of a mixture, for `count` requests.
 
-    The first n of a longer draw are those of a draw of n. Requests of one `session` (numbers from 0, rising)
-    are of one component.
+    Requests of one `session` (numbers from 0, rising) are of one component.
     """
     normals = streams("lengths").standard_normal((count, 2))
     if not isinstance(section, MixtureLengths):
@@ -113,3 +120,39 @@ def quantile(marginal: AnyMarginal, normal: Floats, side: str) -> Ints:
             tokens = np.interp(ndtr(normal), measured.probabilities, curve)
     whole: Ints = np.clip(np.rint(tokens), low, high).astype(np.int64)
     return whole
+
+
+def draw_times_s(section: RandomTime, count: int, rng: np.random.Generator) -> Floats:
+    """`count` times in seconds."""
+    match section:
+        case FixedTime():
+            return np.full(count, float(section.value_s))
+        case UniformTime():
+            low, high = section.range_s
+            return low + (high - low) * rng.random(count)
+        case ExponentialTime():
+            return section.mean_s * rng.standard_exponential(count)
+        case LognormalTime():
+            if section.median_s is not None:
+                mu = math.log(section.median_s)
+            else:
+                assert section.mean_s is not None
+                mu = math.log(section.mean_s) - section.sigma**2 / 2
+            drawn: Floats = np.exp(mu + section.sigma * rng.standard_normal(count))
+            return drawn
+    raise TypeError(f"{type(section).__name__} is no distribution of times")
+
+
+def draw_choices(
+    section: PopularitySection | PrefixesSection, num_things: int, count: int, rng: np.random.Generator
+) -> Ints:
+    """A number from 0, most popular first, for each of `count` askers; -1 for those who ask for nothing."""
+    draws = rng.random((count, 2))
+    if section.popularity == "cycle":
+        chosen = np.arange(count) % num_things
+    else:
+        exponent = section.zipf_exponent if section.popularity == "zipf" else 0.0
+        weight = np.cumsum(np.arange(1, num_things + 1, dtype=float) ** -exponent)
+        found = np.searchsorted(weight / weight[-1], draws[:, 0], side="right")
+        chosen = np.minimum(found, num_things - 1)
+    return np.where(draws[:, 1] < section.share, chosen, -1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,17 +94,3 @@ class FaultLog:
         yield from (fault for _, fault in kept)
         if self.count > len(kept):
             yield Fault(self.file, None, f"and {self.count - len(kept):,} more")
-
-
-class Labels:
-    """Gives each different text a number, in order of first sight; the empty text has -1."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def number(self, texts: Sequence[str]) -> Ints:
-        """The number of each text, blanks around it aside."""
-        numbers, stripped = self.numbers, map(str.strip, texts)
-        return np.array(
-            [numbers.setdefault(text, len(numbers)) if text else -1 for text in stripped], np.int64
-        )
