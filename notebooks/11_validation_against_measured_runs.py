@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 
 from sim import load_scenario, simulate
-from sim.evidence.validate import Selection, read_jobs, replay_all
+from sim.evidence.validate import Selection, read_measured_runs, replay_all
 from sim.figures import plot_latency_cdf
 from sim.results.error_bands import error_band
 
@@ -143,17 +143,15 @@ def result_file(folder: Path, name: str, slower: float) -> Path:
 with tempfile.TemporaryDirectory() as folder:
     outcomes = {}
     for name, slower in (("as predicted", 1.0), ("a quarter slower", 1.25)):
-        jobs, remarks = read_jobs(
-            result_file(Path(folder), name, slower), Selection(), RAN_ON, keep_latencies=True
-        )
-        (outcomes[name],) = replay_all(jobs)
+        runs, remarks = read_measured_runs(result_file(Path(folder), name, slower), columns=RAN_ON)
+        (outcomes[name],) = replay_all(runs)
 
 METRICS = ("ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean", "e2e_p99")
 
 
 def signed_errors(outcome) -> dict[str, float]:
     """Simulated against measured, in %."""
-    return {c.metric: c.error_percent for c in outcome.comparisons if c.metric in METRICS}
+    return {c.metric: c.error_percent for c in outcome.errors if c.metric in METRICS}
 
 
 found = pd.DataFrame({name: signed_errors(outcome) for name, outcome in outcomes.items()})
@@ -183,8 +181,8 @@ runs_file = shared / "validation" / "runs.csv"
 REAL = ["residency/sweep_rate/agg_2rps/vanilla", "residency/sweep_rate/agg_4rps/vanilla"]
 real = {}
 if runs_file.exists():
-    jobs, _ = read_jobs(runs_file, Selection(run_ids=REAL), {}, keep_latencies=True)
-    real = {outcome.run.run_id: outcome for outcome in replay_all(jobs)}
+    runs, _ = read_measured_runs(runs_file, Selection(run_ids=REAL))
+    real = {outcome.run.run_id: outcome for outcome in replay_all(runs)}
     figure, axes = plt.subplots(
         len(real), 2, figsize=(8, 3.0 * len(real)), layout="constrained", squeeze=False
     )

@@ -76,7 +76,7 @@ def _check(folder: Path, using: Path | None, held_out: bool) -> None:
 def _fit_serving(
     runs: Path, gpu_name: str | None, free: str, limit: int | None, jobs: int, out: Path | None
 ) -> None:
-    from sim.evidence.validate import Selection, read_jobs
+    from sim.evidence.validate import Selection, read_measured_runs
     from sim.evidence.validate.serving_fit import fit_serving
 
     if gpu_name is None:
@@ -86,9 +86,9 @@ def _fit_serving(
     def tell(trial: int, error: float) -> None:
         typer.echo(f"trial {trial}: mean error {100 * error:.2f} %", err=True)
 
-    work, _ = read_jobs(runs, Selection(generations=["V1"], limit_requests=limit), {})
+    measured, _ = read_measured_runs(runs, Selection(generations=["V1"]))
     names = [name.strip() for name in free.split(",") if name.strip()]
-    found = fit_serving(work, gpu_name, names, num_processes=jobs, on_trial=tell)
+    found = fit_serving(measured, gpu_name, names, limit_requests=limit, workers=jobs, on_trial=tell)
     for line in found.lines():
         typer.echo(line)
     if out is not None:

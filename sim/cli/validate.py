@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sim.evidence.validate import Job, Selection
+    from sim.evidence.validate import MeasuredRun, Selection
 
 
 class Part(StrEnum):
@@ -61,10 +61,9 @@ def validate(
     With --ablate the table is another one: the errors with one term of the cost model off at a time, and
     those of the uncalibrated roofline. It takes ten times as long; --limit and --source keep it to minutes.
     """
-    from sim.evidence.validate import Outcome, Selection, read_jobs, replay_all
-    from sim.evidence.validate.bands import write_bands
-    from sim.evidence.validate.error_report import error_lines, final_lines, write_csv
-    from sim.evidence.validate.overlays import write_overlays
+    from sim.cli.progress import points_bar
+    from sim.evidence.validate import Selection, read_measured_runs, replay_all
+    from sim.evidence.validate.report import error_lines, final_lines, write_bands, write_csv, write_overlays
 
     columns = {name: value for name, _, value in (each.partition("=") for each in assign or ())}
     selection = Selection(
@@ -74,50 +73,38 @@ def validate(
         generations=engine_gen or (),
         run_ids=run_id or (),
         part=part.value,
-        limit_requests=limit,
     )
-    work, remarks = read_jobs(file, selection, columns, keep_latencies=figures)
+    runs, remarks = read_measured_runs(file, selection, columns)
     if ablate:
-        _ablate(work, jobs, out)
+        _ablate(runs, limit, jobs, out)
         return
-    done = 0
-
-    def show(outcome: Outcome) -> None:
-        nonlocal done
-        done += 1
-        typer.echo(f"{done}/{len(work)} {outcome.run.run_id}", err=True)
-
-    outcomes = replay_all(work, jobs, show)
+    with points_bar() as bar:
+        replayed = replay_all(runs, limit_requests=limit, workers=jobs, on_progress=bar.update)
     out.mkdir(parents=True, exist_ok=True)
-    write_csv(out / "validation.csv", outcomes)
+    write_csv(out / "validation.csv", replayed)
     if bands is not None:
-        write_bands(bands, outcomes, _command(file, quality, selection, columns))
-    drawn = write_overlays(outcomes, out / "figures") if figures else []
-    simulated = sum(1 for outcome in outcomes if outcome.reason is None)
-    typer.echo(f"{file}: {simulated} of {len(work)} runs simulated")
-    for line in [*remarks, "", *error_lines(outcomes)]:
+        write_bands(bands, replayed, _command(file, quality, selection, columns, limit))
+    drawn = write_overlays(replayed, out / "figures") if figures else []
+    simulated = sum(1 for each in replayed if each.reason is None)
+    typer.echo(f"{file}: {simulated} of {len(runs)} runs simulated")
+    for line in [*remarks, "", *error_lines(replayed)]:
         typer.echo(line)
     typer.echo(f"written: {out / 'validation.csv'}" + (f", {len(drawn)} figures" if drawn else ""))
-    for line in final_lines(outcomes):
+    for line in final_lines(replayed):
         typer.echo(line)
     if not simulated:
         raise typer.Exit(1)
 
 
-def _ablate(work: Sequence[Job], jobs: int, out: Path) -> None:
+def _ablate(runs: Sequence[MeasuredRun], limit: int | None, jobs: int, out: Path) -> None:
     """Print the errors term by term, and leave them as `ablations.md`."""
-    from sim.evidence.validate import Outcome
-    from sim.evidence.validate.ablations import VARIANTS, ablate, ablation_lines, ablation_markdown
-    from sim.evidence.validate.variant import Variant
+    from sim.cli.progress import points_bar
+    from sim.evidence.validate.ablations import ablate, ablation_lines, ablation_markdown
 
-    done = 0
-
-    def show(variant: Variant, outcome: Outcome) -> None:
-        nonlocal done
-        done += 1
-        typer.echo(f"{done}/{len(VARIANTS) * len(work)} {variant.name}: {outcome.run.run_id}", err=True)
-
-    table = ablate(work, jobs, show)
+    with points_bar() as bar:
+        table = ablate(
+            runs, limit_requests=limit, workers=jobs, on_progress=lambda _, progress: bar.update(progress)
+        )
     out.mkdir(parents=True, exist_ok=True)
     (out / "ablations.md").write_text("\n".join(ablation_markdown(table)) + "\n", encoding="utf-8")
     for line in ablation_lines(table):
@@ -125,7 +112,9 @@ def _ablate(work: Sequence[Job], jobs: int, out: Path) -> None:
     typer.echo(f"written: {out / 'ablations.md'}")
 
 
-def _command(file: Path, quality: str, selection: Selection, columns: dict[str, str]) -> str:
+def _command(
+    file: Path, quality: str, selection: Selection, columns: dict[str, str], limit: int | None
+) -> str:
     """The command that makes the same errors again: what chose and changed the runs, not where they went."""
     words = ["dryserve", "validate", file.name, "--quality", quality or "''"]
     for option, values in (
@@ -138,6 +127,6 @@ def _command(file: Path, quality: str, selection: Selection, columns: dict[str, 
         words += [word for value in values for word in (option, value)]
     if selection.part != "all":
         words += ["--part", selection.part]
-    if selection.limit_requests is not None:
-        words += ["--limit", str(selection.limit_requests)]
+    if limit is not None:
+        words += ["--limit", str(limit)]
     return " ".join(words)

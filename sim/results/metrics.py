@@ -76,6 +76,11 @@ def is_thin(size: int, percent: float) -> bool:
     return round(size * (1 - percent / 100.0), 6) < FEW_ABOVE
 
 
+def tpot_s(decode_s: Floats, output_tokens: Ints) -> Floats:
+    """Time per output token after the first, NaN with fewer than two; `decode_s`: first token to last."""
+    return np.where(output_tokens > 1, decode_s / np.maximum(output_tokens - 1, 1), np.nan)
+
+
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
     """Per request of the workload, by id: times in s (NaN where nothing happened), counts, status, and what
@@ -108,8 +113,7 @@ class RequestTimes:
     @property
     def tpot_s(self) -> Floats:
         """Time per output token after the first, by request; NaN with fewer than two."""
-        gaps = np.where(self.output_tokens > 1, self.output_tokens - 1, 1)
-        return np.where(self.output_tokens > 1, (self.last_token_s - self.first_token_s) / gaps, np.nan)
+        return tpot_s(self.last_token_s - self.first_token_s, self.output_tokens)
 
     @property
     def e2e_s(self) -> Floats:

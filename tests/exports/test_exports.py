@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from sim.errors import InputError
-from sim.evidence.validate.bench_json import read_bench_json
+from sim.evidence.validate.result_files import read_result_file
 from sim.exports import check_formats, write_exports
 from sim.scenario import load_scenario
 from sim.simulation import RunResult, simulate
@@ -82,7 +82,8 @@ class TestVllmBench:
 
     def test_our_own_reader_of_such_files_finds_the_same_run(self, result, bench, tmp_path):
         (path,) = write_exports(result, tmp_path, ["vllm"])
-        ((run, rows),) = read_bench_json(path)
+        (run,) = read_result_file(path)
+        rows = run.rows
         assert rows is not None
         assert (run.gpu, run.engine_version, run.tp) == ("h100-sxm", "0.16.0", 1)
         assert run.num_requests == result.summary["completed"]

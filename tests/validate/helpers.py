@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-import numpy as np
-
 from sim.evidence.validate.run_table import MeasuredRun, read_runs
-from sim.evidence.validate.traffic import Traffic, build_traffic
+from sim.evidence.validate.sent_requests import SentRequests, sent_requests
 
 #: A row that says what a run needs; a test states only what it changes.
 PLAIN = {
@@ -44,10 +42,6 @@ def write_requests(folder: Path, name: str, text: str) -> None:
     (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
 
 
-def no_quantiles(side: str, name: str) -> tuple[list[float], list[float]]:
-    raise KeyError(name)
-
-
-def traffic(folder: Path, **changes: str) -> Traffic:
-    """The requests of the plain row with some cells changed, always from the same random numbers."""
-    return build_traffic(one_run(folder, **changes), folder, np.random.default_rng(1), no_quantiles)
+def sent(folder: Path, **changes: str) -> SentRequests:
+    """The requests of the plain row with some cells changed."""
+    return sent_requests(one_run(folder, **changes))

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from cost_models import ServingFacts, engine_profile
 from sim.cli.commands import app
 from sim.errors import InputError
-from sim.evidence.validate import Job, Selection, read_jobs, replay_all
+from sim.evidence.validate import MeasuredRun, read_measured_runs, replay_all
 from sim.evidence.validate.ablations import VARIANTS, Ablation, ablate, ablation_lines
+from sim.evidence.validate.replay import Variant
 from sim.evidence.validate.scoring import held_out
 from sim.evidence.validate.serving_fit import _changed, fit_serving
-from sim.evidence.validate.variant import Variant
 from tests.validate.helpers import PLAIN, write_runs
 
 RUNS = [
@@ -27,24 +27,26 @@ RUNS = [
 MEASURES = ("ttft_mean_ms", "tpot_mean_ms", "e2e_mean_ms")
 
 
-def as_measured(folder: Path, facts: Callable[[ServingFacts], ServingFacts] | None = None) -> list[Job]:
-    """Jobs whose measurements are what a simulation with these facts says: whatever is off then, we know."""
+def as_measured(
+    folder: Path, facts: Callable[[ServingFacts], ServingFacts] | None = None
+) -> list[MeasuredRun]:
+    """Runs whose measurements are what a simulation with these facts says: whatever is off then, we know."""
     names = [name for name in (f"run{i}" for i in range(99)) if not held_out(name)]
     rows = [PLAIN | run | {"run_id": name} for run, name in zip(RUNS, names, strict=False)]
     blank = [row | dict.fromkeys(MEASURES, "1") for row in rows]
-    jobs, _ = read_jobs(write_runs(folder, *blank), Selection(), {})
-    outcomes = replay_all([Job(job.run, job.folder, variant=Variant("truth", facts=facts)) for job in jobs])
+    runs, _ = read_measured_runs(write_runs(folder, *blank))
+    outcomes = replay_all(runs, variant=Variant("truth", facts=facts))
     told = [
         row | {name: str(outcome.simulated[name]) for name in MEASURES}
         for row, outcome in zip(rows, outcomes, strict=True)
     ]
-    return read_jobs(write_runs(folder, *told), Selection(), {})[0]
+    return read_measured_runs(write_runs(folder, *told))[0]
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ablation]:
-    jobs = as_measured(tmp_path_factory.mktemp("runs"))
-    return {each.name: each for each in ablate(jobs)}
+    runs = as_measured(tmp_path_factory.mktemp("runs"))
+    return {each.name: each for each in ablate(runs)}
 
 
 def test_the_full_model_explains_its_own_runs_and_the_bare_roofline_does_not(
@@ -76,8 +78,8 @@ def test_every_term_off_moves_what_it_is_for(term: str, metric: str, table: dict
 
 
 def test_the_front_end_is_all_of_the_time_that_it_is_said_to_be(tmp_path: Path) -> None:
-    jobs = as_measured(tmp_path)[:1]
-    _, without = ablate(jobs, variants=VARIANTS[:3:2])
+    runs = as_measured(tmp_path)[:1]
+    _, without = ablate(runs, variants=VARIANTS[:3:2])
     (one,) = without.errors["ttft_mean"].worst
     assert one.measured - one.simulated == pytest.approx(1e3 * engine_profile("0.16.0").frontend_s)
 
@@ -88,9 +90,9 @@ def test_the_table_has_a_line_for_every_variant(table: dict[str, Ablation]) -> N
 
 
 def test_validate_prints_the_table_and_leaves_it_as_markdown(tmp_path: Path) -> None:
-    jobs = as_measured(tmp_path)
+    runs = as_measured(tmp_path)
     out = tmp_path / "out"
-    arguments = ["validate", str(tmp_path / "runs.csv"), "--ablate", "--run-id", jobs[0].run.run_id]
+    arguments = ["validate", str(tmp_path / "runs.csv"), "--ablate", "--run-id", runs[0].run_id]
     result = CliRunner().invoke(app, [*arguments, "--out", str(out)])
     assert result.exit_code == 0
     assert "datasheet roofline" in result.stdout
@@ -98,8 +100,8 @@ def test_validate_prints_the_table_and_leaves_it_as_markdown(tmp_path: Path) -> 
 
 
 def test_a_fit_finds_the_constant_that_the_runs_were_made_with(tmp_path: Path) -> None:
-    jobs = as_measured(tmp_path, partial(_changed, {"weight_stream_gain": 1.2}))
-    found = fit_serving(jobs, "h100-sxm", ["weight_stream_gain"])
+    runs = as_measured(tmp_path, partial(_changed, {"weight_stream_gain": 1.2}))
+    found = fit_serving(runs, "h100-sxm", ["weight_stream_gain"])
     assert found.constants["weight_stream_gain"] == pytest.approx(1.2, abs=0.01)
     assert not found.warnings
     assert found.after[("fitted", "tpot_mean")].median < 0.2 < found.before[("fitted", "tpot_mean")].median
@@ -107,16 +109,16 @@ def test_a_fit_finds_the_constant_that_the_runs_were_made_with(tmp_path: Path) -
 
 
 def test_a_fit_that_runs_into_a_bound_says_so(tmp_path: Path) -> None:
-    jobs = as_measured(tmp_path, partial(_changed, {"weight_stream_gain": 2.5}))
+    runs = as_measured(tmp_path, partial(_changed, {"weight_stream_gain": 2.5}))
     assert (
         "weight_stream_gain at its upper bound 1.4"
-        in fit_serving(jobs, "h100-sxm", ["weight_stream_gain"]).warnings
+        in fit_serving(runs, "h100-sxm", ["weight_stream_gain"]).warnings
     )
 
 
 def test_a_fit_names_constants_that_nobody_knows_and_asks_for_enough_runs(tmp_path: Path) -> None:
-    jobs = as_measured(tmp_path)
+    runs = as_measured(tmp_path)
     with pytest.raises(InputError, match="no such constant: magic"):
-        fit_serving(jobs, "h100-sxm", ["magic"])
+        fit_serving(runs, "h100-sxm", ["magic"])
     with pytest.raises(InputError, match="2 measurements on h100-sxm are too few for 2 constants"):
-        fit_serving(jobs[:1], "h100-sxm", ["weight_stream_gain", "layer_gap_s"])
+        fit_serving(runs[:1], "h100-sxm", ["weight_stream_gain", "layer_gap_s"])

@@ -8,31 +8,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.evidence.validate import Outcome
-from sim.evidence.validate.bands import make_bands
-from sim.evidence.validate.run_table import MeasuredRun
-from sim.evidence.validate.scoring import Comparison
+from sim.evidence.validate import MeasuredRun, ReplayedRun
+from sim.evidence.validate.report import make_bands
+from sim.evidence.validate.scoring import MetricError
 from sim.results import error_bands
 from sim.results.error_bands import Kind, error_band, fell_behind, nearest_band
 from sim.scenario import load_scenario
 
 
-def outcome(
+def replayed(
     run_id: str, error_percent: float, *, gpu: str = "h100-sxm", model: str = "Qwen/Qwen3-14B"
-) -> Outcome:
+) -> ReplayedRun:
     run = MeasuredRun(run_id=run_id, gpu=gpu, model=model, load="poisson")
-    found = Comparison(
-        run_id, "source", gpu, "0.16.0", "A", run_id, False, "ttft_mean", 100.0, 100.0 + error_percent
-    )
-    return Outcome(run, {}, (found,), ())
+    found = MetricError(run, run_id, "ttft_mean", 100.0, 100.0 + error_percent)
+    return ReplayedRun(run, {}, (found,), ())
 
 
 @pytest.fixture
 def shipped(monkeypatch: pytest.MonkeyPatch) -> Iterable[dict[str, object]]:
     """Bands of four dense runs on H100 and of one on A100, in place of the shipped ones."""
     made = make_bands(
-        [outcome(f"r{error}", error) for error in (1.0, -2.0, 3.0, -4.0)]
-        + [outcome("a100", 50.0, gpu="a100-sxm-80gb")],
+        [replayed(f"r{error}", error) for error in (1.0, -2.0, 3.0, -4.0)]
+        + [replayed("a100", 50.0, gpu="a100-sxm-80gb")],
         "dryserve validate test.csv",
     )
     monkeypatch.setattr(error_bands, "_shipped", lambda: made)
@@ -119,16 +116,11 @@ def test_a_client_that_holds_requests_back_all_the_time_is_behind() -> None:
 def test_throughput_below_saturation_makes_no_band() -> None:
     """It only repeats the offered rate."""
     run = MeasuredRun(run_id="r", gpu="h100-sxm", model="Qwen/Qwen3-14B", load="poisson")
-    found = [
-        Comparison(
-            f"r{i}", "s", "h100-sxm", "0.16.0", "A", f"r{i}", False, "open_loop_out_tput_tok_s", 10.0, 10.0
-        )
-        for i in range(3)
-    ]
-    assert make_bands([Outcome(run, {}, tuple(found), ())], "command")["bands"] == {}
+    found = [MetricError(run, f"r{i}", "open_loop_out_tput_tok_s", 10.0, 10.0) for i in range(3)]
+    assert make_bands([ReplayedRun(run, {}, tuple(found), ())], "command")["bands"] == {}
 
 
 def test_engines_of_the_generation_before_v1_make_no_band() -> None:
-    old = [outcome(f"r{i}", 1.0) for i in range(3)]
+    old = [replayed(f"r{i}", 1.0) for i in range(3)]
     made = make_bands([replace(o, run=replace(o.run, engine_gen="V0")) for o in old], "command")
     assert made["bands"] == {}

@@ -5,31 +5,37 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.evidence.validate.lengths import Fixed, FromFile, Mean, Mix, Quantiles, Uniform, parse_lengths
+from sim.evidence.validate import sent_requests
+from sim.evidence.validate.run_table import MeasuredLengths, parse_lengths
+from sim.evidence.validate.sent_requests import CannotRunError
+from sim.scenario.lengths import Fixed, Marginal, Quantiles, Uniform
+from sim.workload.quantile_grids import QuantileGrid
 
 
 def draw(text: str, count: int = 20_000) -> np.ndarray:
-    def table(name: str) -> tuple[list[float], list[float]]:
-        return {"chat": ([0.0, 50.0, 100.0], [10.0, 20.0, 120.0])}[name]
+    rng = np.random.default_rng(7)
+    return sent_requests._lengths("prompt", parse_lengths(text), None, count, rng)
 
-    return parse_lengths(text).draw(np.random.default_rng(7), count, table)  # type: ignore[union-attr]
+
+def one(part: Marginal) -> MeasuredLengths:
+    return MeasuredLengths((part,), (1.0,))
 
 
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
-        ("fixed:128", Fixed(128)),
-        ("uniform:819:1024", Uniform(819, 1024)),
-        ("mean:985.944", Mean(985.944)),
-        ("quantiles:sharegpt", Quantiles("sharegpt")),
-        ("file", FromFile()),
+        ("fixed:128", one(Fixed(tokens=128))),
+        ("uniform:819:1024", one(Uniform(tokens=(819, 1024)))),
+        ("mean:985.944", MeasuredLengths.mean(985.944)),
+        ("quantiles:sharegpt", one(Quantiles(grid="sharegpt"))),
+        ("file", MeasuredLengths()),
         (
             "mix:0.5*mean:252.926+0.5*mean:3917.58",
-            Mix((0.5, 0.5), (Mean(252.926), Mean(3917.58))),
+            MeasuredLengths((Fixed(tokens=253), Fixed(tokens=3918)), (0.5, 0.5)),
         ),
         (
             "mix:0.2*fixed:8+0.8*uniform:1:4",
-            Mix((0.2, 0.8), (Fixed(8), Uniform(1, 4))),
+            MeasuredLengths((Fixed(tokens=8), Uniform(tokens=(1, 4))), (0.2, 0.8)),
         ),
     ],
 )
@@ -46,6 +52,7 @@ def test_each_spec_of_the_grammar_is_read(text: str, spec: object) -> None:
         ("fixed:12.5", "whole number"),
         ("fixed:0", "above 0"),
         ("fixed:many", "not a number"),
+        ("mean:inf", "not a number"),
         ("uniform:5", "is not a length"),
         ("uniform:9:3", "lower end is above"),
         ("mean:-4", "above 0"),
@@ -77,8 +84,12 @@ def test_a_mix_draws_each_request_from_one_part() -> None:
     assert (lengths == 10).mean() == pytest.approx(0.25, abs=0.01)
 
 
-def test_quantiles_are_linear_between_the_stated_percentiles() -> None:
+def test_quantiles_are_linear_between_the_stated_percentiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the requests have 10 to 20 tokens, half 20 to 120: the mean is (15 + 70) / 2."""
+    curve = np.array([10.0, 20.0, 120.0])
+    chat = QuantileGrid("chat", "by hand", None, np.array([0.0, 0.5, 1.0]), curve, curve, 0.0)
+    monkeypatch.setattr(sent_requests, "grid_names", lambda: ("chat",))
+    monkeypatch.setattr(sent_requests, "grid", {"chat": chat}.__getitem__)
     lengths = draw("quantiles:chat")
     assert lengths.min() >= 10
     assert lengths.max() <= 120
@@ -86,6 +97,6 @@ def test_quantiles_are_linear_between_the_stated_percentiles() -> None:
     assert lengths.mean() == pytest.approx(42.5, abs=0.7)
 
 
-def test_an_unknown_quantile_name_is_a_key_error() -> None:
-    with pytest.raises(KeyError):
+def test_a_grid_that_nobody_ships_is_a_reason_not_to_run() -> None:
+    with pytest.raises(CannotRunError, match="prompt lengths: no length quantiles named 'nowhere'"):
         draw("quantiles:nowhere")

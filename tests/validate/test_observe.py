@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import pandas as pd
+import numpy as np
 import pytest
 
-from sim.evidence.validate.observe import observe
+from sim.evidence.validate.scoring import observe
 
 #: Two requests overlap, the third comes alone; the fourth never finished.
-REQUESTS = pd.DataFrame(
-    {
-        "arrival_s": [0.0, 1.0, 10.0, 11.0],
-        "first_token_s": [0.5, 1.5, 10.1, float("nan")],
-        "last_token_s": [2.5, 2.5, 11.1, float("nan")],
-        "prompt_tokens": [100, 200, 300, 400],
-        "output_tokens": [21, 11, 1, 0],
-        "status": ["finished", "finished", "finished", "rejected"],
-    }
-)
+REQUESTS = {
+    "arrival_s": np.array([0.0, 1.0, 10.0, 11.0]),
+    "first_token_s": np.array([0.5, 1.5, 10.1, np.nan]),
+    "last_token_s": np.array([2.5, 2.5, 11.1, np.nan]),
+    "ttft_s": np.array([0.5, 0.5, 0.1, np.nan]),
+    "tpot_s": np.array([0.1, 0.1, np.nan, np.nan]),
+    "e2e_s": np.array([2.5, 1.5, 1.1, np.nan]),
+    "prompt_tokens": np.array([100, 200, 300, 400]),
+    "output_tokens": np.array([21, 11, 1, 0]),
+    "status": np.array(["finished", "finished", "finished", "rejected"]),
+}
 SUMMARY = {"mean_itl_ms": 99.0, "median_itl_ms": 100.0, "p99_itl_ms": 120.0, "p90_itl_ms": None}
 
 
@@ -63,6 +64,6 @@ def test_pooled_gaps_come_from_the_summary_and_what_it_lacks_is_left_out() -> No
 
 
 def test_a_run_in_which_nothing_finished_has_no_latencies() -> None:
-    seen, latencies = observe(REQUESTS[3:], {}, client="python")
+    seen, latencies = observe({name: values[3:] for name, values in REQUESTS.items()}, {}, client="python")
     assert seen == {"completed": 0.0, "failed": 1.0}
     assert latencies.empty

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from cost_models import Parallelism, StepCostModel, engine_profile
-from sim.evidence.validate import Job, Outcome, Selection, read_jobs, replay_all
-from sim.evidence.validate import replay as replay_module
-from sim.evidence.validate.error_report import error_lines, final_lines, write_csv
+from sim.evidence.validate import ReplayedRun, Selection, read_measured_runs, replay_all
+from sim.evidence.validate.report import error_lines, final_lines, write_csv
 from sim.evidence.validate.run_table import read_runs
+from sim.jobs.points import Progress
 from tests.validate.helpers import PLAIN, one_run, write_requests, write_runs
 
 SYNC = {"async_scheduling": "0", "num_kv_tokens": "100000", "client": "go"}
 
 
-def replay(folder: Path, **changes: str) -> Outcome:
-    (outcome,) = replay_all([Job(one_run(folder, **changes), folder)])
+def replay(folder: Path, **changes: str) -> ReplayedRun:
+    (outcome,) = replay_all([one_run(folder, **changes)])
     return outcome
 
 
@@ -66,7 +66,7 @@ def test_what_cannot_be_simulated_says_why_and_stops_nobody_else(tmp_path: Path)
         PLAIN | {"run_id": "no-load", "load": ""},
         PLAIN | {"run_id": "fine"},
     )
-    outcomes = replay_all([Job(run, tmp_path) for run in read_runs(path).runs])
+    outcomes = replay_all(read_runs(path).runs)
     reasons = [outcome.reason or "" for outcome in outcomes]
     assert [outcome.run.run_id for outcome in outcomes if not outcome.reason] == ["fine"]
     assert "h1000" in reasons[0]
@@ -85,17 +85,15 @@ def test_results_are_the_same_whatever_the_number_of_processes(tmp_path: Path) -
             for i in range(4)
         ),
     )
-    jobs = [Job(run, tmp_path) for run in read_runs(path).runs]
-    alone, together = replay_all(jobs, 1), replay_all(jobs, 2)
+    runs = read_runs(path).runs
+    alone, together = replay_all(runs), replay_all(runs, workers=2)
     assert [o.simulated for o in alone] == [o.simulated for o in together]
     assert alone[0].simulated != alone[1].simulated, "each run draws its own arrivals"
-    backwards = replay_all(jobs[::-1], 1)[::-1]
+    backwards = replay_all(runs[::-1])[::-1]
     assert [o.simulated for o in alone] == [o.simulated for o in backwards]
 
 
-def test_twins_are_simulated_once_and_judged_each_by_its_own_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_twins_are_simulated_once_and_judged_each_by_its_own_client(tmp_path: Path) -> None:
     """Two runs of one burst, seen by two clients: one simulation, and the Python client's 4.25 ms between."""
     path = write_runs(
         tmp_path,
@@ -103,17 +101,9 @@ def test_twins_are_simulated_once_and_judged_each_by_its_own_client(
         PLAIN | {"run_id": "b", "num_requests": "1", "client": "python"},
         PLAIN | {"run_id": "c", "num_requests": "2", "client": "go"},
     )
-    simulations = 0
-    simulate = replay_module._simulate
-
-    def counted(*arguments: object) -> object:
-        nonlocal simulations
-        simulations += 1
-        return simulate(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(replay_module, "_simulate", counted)
-    a, b, c = replay_all([Job(run, tmp_path) for run in read_runs(path).runs])
-    assert simulations == 2
+    told: list[Progress] = []
+    a, b, c = replay_all(read_runs(path).runs, on_progress=told.append)
+    assert told[-1].total == 2
     assert [o.run.run_id for o in (a, b, c)] == ["a", "b", "c"]
     assert b.simulated["ttft_mean_ms"] - a.simulated["ttft_mean_ms"] == pytest.approx(4.25)
 
@@ -126,7 +116,7 @@ def test_the_answer_ends_with_one_line_a_metric(tmp_path: Path) -> None:
         PLAIN | SYNC | {"run_id": "right", "tpot_mean_ms": repr(true_ms)},
         PLAIN | SYNC | {"run_id": "slower", "tpot_mean_ms": repr(2 * true_ms)},
     )
-    outcomes = replay_all([Job(run, tmp_path) for run in read_runs(path).runs])
+    outcomes = replay_all(read_runs(path).runs)
     assert final_lines(outcomes) == ["validate: tpot_mean median 25.0 % p90 45.0 % over 2 rows"]
     write_csv(tmp_path / "validation.csv", outcomes)
     lines = (tmp_path / "validation.csv").read_text().splitlines()
@@ -143,13 +133,13 @@ def test_rows_are_chosen_by_quality_source_and_pattern(tmp_path: Path) -> None:
     )
 
     def chosen(selection: Selection) -> list[str]:
-        return [job.run.run_id for job in read_jobs(path, selection, {})[0]]
+        return [run.run_id for run in read_measured_runs(path, selection)[0]]
 
     assert chosen(Selection()) == ["good/1", "own/1"], "a run without a quality is the user's own"
     assert chosen(Selection(qualities=())) == ["good/1", "rough/1", "own/1"]
     assert chosen(Selection(run_ids=("own/*",))) == ["own/1"]
-    jobs, _ = read_jobs(path, Selection(), {"gpu": "a100-sxm-80gb"})
-    assert jobs[0].run.gpu == "a100-sxm-80gb"
+    runs, _ = read_measured_runs(path, columns={"gpu": "a100-sxm-80gb"})
+    assert runs[0].gpu == "a100-sxm-80gb"
 
 
 def test_measured_requests_are_kept_for_the_figures(tmp_path: Path) -> None:
@@ -157,7 +147,7 @@ def test_measured_requests_are_kept_for_the_figures(tmp_path: Path) -> None:
     run = one_run(
         tmp_path, load="trace", num_requests="2", prompt="file", output="file", requests_file="r.csv"
     )
-    (outcome,) = replay_all([Job(run, tmp_path, keep_latencies=True)])
+    (outcome,) = replay_all([run])
     assert outcome.latencies is not None
     assert outcome.measured_rows is not None
     assert len(outcome.latencies) == outcome.measured_rows.count == 2
@@ -167,8 +157,8 @@ def test_a_recorded_run_is_simulated_within_a_tenth(shared_dir: Path) -> None:
     """Qwen3-14B on one H100 at 2 requests a second: nearly idle, so latency is the cost model's alone."""
     folder = shared_dir / "validation"
     runs = {run.run_id: run for run in read_runs(folder / "runs.csv").runs}
-    (outcome,) = replay_all([Job(runs["residency/sweep_rate/agg_2rps/vanilla"], folder, limit=100)])
-    errors = {c.metric: c.error_percent for c in outcome.comparisons}
+    (outcome,) = replay_all([runs["residency/sweep_rate/agg_2rps/vanilla"]], limit_requests=100)
+    errors = {c.metric: c.error_percent for c in outcome.errors}
     assert abs(errors["tpot_mean"]) < 10
     assert abs(errors["e2e_mean"]) < 10
 
@@ -179,7 +169,7 @@ def test_a_client_inside_the_engine_does_not_see_the_front_end(tmp_path: Path) -
     rows = [
         PLAIN | {"run_id": name, "client": client, "num_requests": "1"} for client, name in clients.items()
     ]
-    jobs, _ = read_jobs(write_runs(tmp_path, *rows), Selection(), {})
-    outside, inside, metrics = (outcome.simulated["ttft_mean_ms"] for outcome in replay_all(jobs))
+    runs, _ = read_measured_runs(write_runs(tmp_path, *rows))
+    outside, inside, metrics = (outcome.simulated["ttft_mean_ms"] for outcome in replay_all(runs))
     assert outside - inside == pytest.approx(1e3 * engine_profile("0.16.0").frontend_s)
     assert metrics == inside

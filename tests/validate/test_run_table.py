@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sim.errors import InputError
-from sim.evidence.validate.run_table import parse_filter, read_runs
+from sim.evidence.validate.requests_file import parse_filter
+from sim.evidence.validate.run_table import read_runs
 from tests.validate.helpers import PLAIN, one_run, write_runs
 
 

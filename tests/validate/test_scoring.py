@@ -7,21 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sim.evidence.validate.run_table import MeasuredRun
 from sim.evidence.validate.scoring import (
-    Comparison,
-    compare,
+    MetricError,
     held_out,
     is_saturated,
+    score,
     summarize_errors,
     weighted_quantile,
 )
 from tests.validate.helpers import one_run
 
 
-def compared(run_id: str, simulated: float, condition: str = "") -> Comparison:
-    return Comparison(
-        run_id, "source", "h100-sxm", "0.16.0", "A", condition or run_id, False, "ttft_mean", 100.0, simulated
-    )
+def compared(run_id: str, simulated: float, condition: str = "") -> MetricError:
+    return MetricError(MeasuredRun(run_id), condition or run_id, "ttft_mean", 100.0, simulated)
 
 
 def test_an_error_is_relative_to_what_was_measured_and_keeps_its_sign() -> None:
@@ -49,7 +48,7 @@ def test_bias_is_the_signed_median_and_the_worst_rows_come_first() -> None:
     errors = summarize_errors([compared("a", 90.0), compared("b", 98.0), compared("c", 130.0)])
     assert errors.bias == pytest.approx(-2.0)
     assert errors.median == pytest.approx(10.0)
-    assert [c.run_id for c in errors.worst] == ["c", "a", "b"]
+    assert [c.run.run_id for c in errors.worst] == ["c", "a", "b"]
 
 
 def test_only_what_is_measured_simulated_and_not_flagged_is_compared(tmp_path: Path) -> None:
@@ -61,7 +60,7 @@ def test_only_what_is_measured_simulated_and_not_flagged_is_compared(tmp_path: P
         e2e_mean_ms="500",
         completed="4",
     )
-    found = compare(
+    found = score(
         run, {"ttft_mean_ms": 60.0, "tpot_mean_ms": 11.0, "completed": 4.0}, condition="x", saturated=True
     )
     assert [(c.metric, c.measured, c.simulated) for c in found] == [("tpot_mean", 10.0, 11.0)]
@@ -70,7 +69,7 @@ def test_only_what_is_measured_simulated_and_not_flagged_is_compared(tmp_path: P
 def test_throughput_says_whether_the_engine_or_the_load_set_it(tmp_path: Path) -> None:
     run = one_run(tmp_path, req_tput_rps="3")
     for saturated, name in ((True, "saturated_req_tput_rps"), (False, "open_loop_req_tput_rps")):
-        (found,) = compare(run, {"req_tput_rps": 3.0}, condition="x", saturated=saturated)
+        (found,) = score(run, {"req_tput_rps": 3.0}, condition="x", saturated=saturated)
         assert found.metric == name
 
 

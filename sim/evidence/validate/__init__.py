@@ -1,11 +1,13 @@
 """Why believe a simulation: measured runs of real engines, simulated again, and how far off the answer was.
 
-`run_table` and `bench_json` read what was measured, `traffic` and `setup` turn a run into requests and an
-engine, `replay` simulates, `observe` says what the client would have seen, `scoring` and `error_report` how
-far that is from what it saw. `bands` keeps the errors found, so that every prediction can show its own.
+`run_table`, `requests_file` and `result_files` read what was measured; `mapping` turns each run into a
+scenario and its requests; `replay` has them simulated, as every other point is; `scoring` says what the
+client would have seen and how far that is from what it saw; `report` tells it, and keeps the errors as the
+bands that every prediction shows. `ablations` takes terms of the cost model away one by one, and
+`serving_fit` fits constants.
 """
 
-from sim.evidence.validate.replay import Job, Outcome, replay_all
-from sim.evidence.validate.selection import Selection, read_jobs
+from sim.evidence.validate.replay import ReplayedRun, Selection, read_measured_runs, replay_all
+from sim.evidence.validate.run_table import MeasuredRun
 
-__all__ = ["Job", "Outcome", "Selection", "read_jobs", "replay_all"]
+__all__ = ["MeasuredRun", "ReplayedRun", "Selection", "read_measured_runs", "replay_all"]

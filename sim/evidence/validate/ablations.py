@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cost_models import Calibration, EngineProfile, ServingFacts
 from cost_models.parameters import (
@@ -20,9 +21,10 @@ from cost_models.parameters import (
     PrefillParams,
     WholeModel,
 )
-from sim.evidence.validate.replay import Job, Outcome, replay_all
-from sim.evidence.validate.scoring import ErrorSummary, group_by, summarize_errors
-from sim.evidence.validate.variant import SHIPPED, Variant
+from sim.evidence.validate.replay import SHIPPED, Variant, replay_all
+from sim.evidence.validate.run_table import MeasuredRun
+from sim.evidence.validate.scoring import ErrorSummary, errors_by_metric
+from sim.jobs.points import Progress
 
 __all__ = ["ABLATED_METRICS", "VARIANTS", "Ablation", "ablate", "ablation_lines", "ablation_markdown"]
 
@@ -132,24 +134,27 @@ VARIANTS = (
 
 
 def ablate(
-    jobs: Sequence[Job],
-    num_processes: int = 1,
-    on_done: Callable[[Variant, Outcome], None] | None = None,
+    runs: Sequence[MeasuredRun],
+    *,
+    limit_requests: int | None = None,
     variants: Sequence[Variant] = VARIANTS,
+    workers: int | None = 1,
+    on_progress: Callable[[Variant, Progress], None] | None = None,
 ) -> list[Ablation]:
-    """Simulate the jobs once for every variant. `on_done` is called with each outcome as it is known."""
+    """Simulate the runs once for every variant. `on_progress` hears of every run that is done."""
     table = []
     for variant in variants:
-        work = [replace(job, variant=variant, keep_latencies=False) for job in jobs]
-
-        def tell(outcome: Outcome, variant: Variant = variant) -> None:
-            if on_done is not None:
-                on_done(variant, outcome)
-
-        outcomes = replay_all(work, num_processes, tell)
-        groups = group_by((c for outcome in outcomes for c in outcome.comparisons), lambda c: (c.metric,))
-        errors = {m: summarize_errors(groups[(m,)]) for m in ABLATED_METRICS if (m,) in groups}
-        table.append(Ablation(variant.name, errors))
+        replayed = replay_all(
+            runs,
+            limit_requests=limit_requests,
+            variant=variant,
+            workers=workers,
+            on_progress=None if on_progress is None else partial(on_progress, variant),
+        )
+        errors = errors_by_metric(error for each in replayed for error in each.errors)
+        table.append(
+            Ablation(variant.name, {name: errors[name] for name in ABLATED_METRICS if name in errors})
+        )
     return table
 
 

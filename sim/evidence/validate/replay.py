@@ -1,68 +1,182 @@
 """Simulate measured runs: each on the engine its row describes, with the requests its client sent.
 
-Runs are independent, so they go to a pool of processes; results come back in the order of the table and are
-the same whatever the number of processes. Runs with the same engine and the same requests (twins that were
-measured twice) are simulated once.
+Runs become points of `sim.jobs.points.run_points`; results come back in the order of the table. Runs with the
+same engine and the same requests (one condition that was measured twice) are simulated once, and looked at as
+each one's client would.
 """
 
 from __future__ import annotations
 
-import hashlib
-import zlib
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from cost_models import CostModelError
-from sim.cluster.progress import StuckError
-from sim.cluster.router import ROUTERS
-from sim.cluster.world import World
-from sim.engine_setup import engine_setup
-from sim.errors import InputError
-from sim.evidence.validate.observe import observe
-from sim.evidence.validate.replay_prompts import replay_workload
+from cost_models import (
+    Calibration,
+    EngineProfile,
+    Parallelism,
+    ServingFacts,
+    StepCostModel,
+    calibration,
+    engine_profile,
+    gpu,
+    model,
+    serving_facts,
+)
+from sim.engine_setup import EngineSetup
+from sim.errors import Fault, InputError, input_error
+from sim.evidence.validate.mapping import MappedRun, map_run
 from sim.evidence.validate.requests_file import RequestRows
-from sim.evidence.validate.run_table import MeasuredRun
-from sim.evidence.validate.scoring import Comparison, compare, is_saturated
-from sim.evidence.validate.setup import Setup, build_setup
-from sim.evidence.validate.traffic import CannotRunError, Traffic, build_traffic
-from sim.evidence.validate.variant import SHIPPED, Variant
-from sim.random_streams import streams
-from sim.scenario.quantile_grids import grid
-from sim.simulation import RunResult
+from sim.evidence.validate.result_files import read_result_file
+from sim.evidence.validate.run_table import SETUP_COLUMNS, MeasuredRun, read_runs, with_columns
+from sim.evidence.validate.scoring import (
+    OBSERVED_COLUMNS,
+    MetricError,
+    held_out,
+    is_saturated,
+    observe,
+    score,
+)
+from sim.evidence.validate.sent_requests import CannotRunError
+from sim.jobs.points import Outcome, Point, Progress, run_points
+from sim.scenario import Scenario
 
-__all__ = ["Job", "Outcome", "replay_all", "simulate_run"]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A measured run to simulate; `rows` are its requests where the run itself lists them.
-
-    `variant` is the cost model to simulate it with.
-    """
-
-    run: MeasuredRun
-    folder: Path
-    rows: RequestRows | None = None
-    limit: int | None = None
-    keep_latencies: bool = False
-    variant: Variant = SHIPPED
+__all__ = ["SHIPPED", "ReplayedRun", "Selection", "Variant", "read_measured_runs", "replay_all"]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a job: what the client would have seen, or the reason why it could not be simulated.
+class Selection:
+    """What to keep of a run table. Patterns are those of a shell (`a100*`); an empty list keeps all.
 
-    `latencies` (columns arrival_s, ttft_s, tpot_s, e2e_s) and `measured_rows` only if they were to be kept.
+    `part` is "all", "fitted" or "held-out".
+    """
+
+    qualities: Sequence[str] = ("A", "B")
+    sources: Sequence[str] = ()
+    gpus: Sequence[str] = ()
+    generations: Sequence[str] = ()
+    run_ids: Sequence[str] = ()
+    part: str = "all"
+
+    def keeps(self, run: MeasuredRun) -> bool:
+        """Whether the run is asked for. A run that states no quality is kept: it is the user's own."""
+        return (
+            (not run.quality or not self.qualities or run.quality in self.qualities)
+            and _matches(run.source, self.sources)
+            and _matches(run.gpu or "", self.gpus)
+            and _matches(run.engine_gen or "", self.generations)
+            and _matches(run.run_id, self.run_ids)
+            and (self.part == "all" or held_out(run.run_id) == (self.part == "held-out"))
+        )
+
+
+def _matches(value: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatch(value, pattern) for pattern in patterns)
+
+
+def read_measured_runs(
+    path: Path, selection: Selection | None = None, columns: Mapping[str, str] | None = None
+) -> tuple[list[MeasuredRun], list[str]]:
+    """The runs of a run table (.csv) or of a load generator's result (.json), and remarks on the reading.
+
+    `columns` are set-up cells that win over the file's, in every run. InputError for what cannot be read.
+    """
+    selection, columns = selection or Selection(), columns or {}
+    unknown = sorted(set(columns) - SETUP_COLUMNS)
+    if unknown:
+        raise InputError([Fault("--set", name, "is no set-up column of a run table") for name in unknown])
+    remarks: list[str] = []
+    if path.suffix in (".json", ".jsonl"):
+        found: Sequence[MeasuredRun] = read_result_file(path)
+    else:
+        table = read_runs(path)
+        found = table.runs
+        if table.unread_columns:
+            remarks.append(f"columns not read: {', '.join(table.unread_columns)}")
+    kept = [run for run in found if selection.keeps(run)]
+    if len(kept) < len(found):
+        dropped = Counter(run.quality or "none" for run in found if not selection.keeps(run))
+        listed = ", ".join(f"{count} of quality {quality}" for quality, count in sorted(dropped.items()))
+        remarks.append(f"rows left out: {listed}")
+    if not kept:
+        raise input_error("no row of it is selected", where=str(path))
+    return [with_columns(run, columns) for run in kept], remarks
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What to change of the cost model of any engine; functions of a module, or partials of them, so that
+    processes can be handed one.
+
+    greedy: as if every request asked for temperature 0. padding: False runs every token count as a CUDA graph
+    of its own size.
+    """
+
+    name: str = "full model"
+    calibration: Callable[[Calibration], Calibration] | None = None
+    facts: Callable[[ServingFacts], ServingFacts] | None = None
+    profile: Callable[[EngineProfile], EngineProfile] | None = None
+    greedy: bool = False
+    padding: bool = True
+
+    def apply(self, setup: EngineSetup, scenario: Scenario) -> EngineSetup:
+        """The scenario's engine with the costs of this variant."""
+        if self == SHIPPED:
+            return setup
+        shipped = engine_profile(scenario.engine.version)
+        profile = self.profile(shipped) if self.profile else shipped
+        replica = replace(
+            setup.replica,
+            timer=self._timer(setup, scenario, profile),
+            front_end_s=profile.frontend_s,
+            front_end_stream_s=profile.frontend_stream_s,
+        )
+        return replace(setup, replica=replica)
+
+    def _timer(self, setup: EngineSetup, scenario: Scenario, profile: EngineProfile) -> StepCostModel:
+        engine, named, part = setup.engine, model(scenario.model), gpu(scenario.gpu)
+        weights = scenario.weight_dtype if scenario.weight_dtype != "auto" else named.weight_dtype or "auto"
+        fitted, facts = calibration(part.name), serving_facts(part)
+        if not self.padding:  # without graphs there is no padding; what launching would cost is left out
+            profile = replace(profile, eager_layer_s=0.0)
+        return StepCostModel.build(
+            named.model,
+            part,
+            Parallelism(engine.tensor_parallel_size, engine.pipeline_parallel_size),
+            weight_dtype=weights,
+            kv_cache_dtype=engine.kv_cache_dtype,
+            engine_version=engine.version,
+            async_scheduling=engine.async_scheduling,
+            enforce_eager=engine.enforce_eager or not self.padding,
+            max_num_seqs=engine.max_num_seqs,
+            max_num_batched_tokens=engine.max_num_batched_tokens,
+            greedy=self.greedy or scenario.workload.temperature == 0,
+            fitted=self.calibration(fitted) if self.calibration else fitted,
+            facts=self.facts(facts) if self.facts else facts,
+            profile=profile,
+        )
+
+
+#: The model as it is.
+SHIPPED = Variant()
+
+
+@dataclass(frozen=True)
+class ReplayedRun:
+    """What came of a measured run: what its client would have seen, or the reason why it is not simulated.
+
+    `latencies` has the simulated requests in columns arrival_s, ttft_s, tpot_s, e2e_s, and `measured_rows`
+    the measured ones, where they were measured one by one.
     """
 
     run: MeasuredRun
-    simulated: dict[str, float]
-    comparisons: tuple[Comparison, ...]
+    simulated: Mapping[str, float]
+    errors: tuple[MetricError, ...]
     assumptions: tuple[str, ...]
     reason: str | None = None
     latencies: pd.DataFrame | None = None
@@ -70,138 +184,61 @@ class Outcome:
 
 
 def replay_all(
-    jobs: Sequence[Job], num_processes: int = 1, on_done: Callable[[Outcome], None] | None = None
-) -> list[Outcome]:
-    """The outcome of every job, in order. `on_done` is called with each as it is known."""
-    found: dict[int, Outcome] = {}
-    twins = _twins(jobs)
-    tasks = [[jobs[index] for index in group] for group in twins]
+    runs: Sequence[MeasuredRun],
+    *,
+    limit_requests: int | None = None,
+    variant: Variant = SHIPPED,
+    workers: int | None = 1,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> list[ReplayedRun]:
+    """Simulate every run, with the cost model of `variant`, and see how far off it is; in order.
 
-    def take(results: Iterable[list[Outcome]]) -> None:
-        for group, outcomes in zip(twins, results, strict=True):
-            for index, outcome in zip(group, outcomes, strict=True):
-                found[index] = outcome
-                if on_done is not None:
-                    on_done(outcome)
-
-    if num_processes <= 1:
-        take(map(_replay, tasks))
-    else:
-        with ProcessPoolExecutor(num_processes) as pool:
-            take(pool.map(_replay, tasks))
-    return [found[index] for index in range(len(jobs))]
-
-
-def _twins(jobs: Sequence[Job]) -> list[list[int]]:
-    """Positions of the jobs, those that make the same simulation together, by the first of each group."""
-    groups: dict[object, list[int]] = {}
-    for index, job in enumerate(jobs):
+    `limit_requests` cuts each run to its first requests, for a quick look.
+    """
+    found: list[ReplayedRun | MappedRun] = []
+    for run in runs:
         try:
-            traffic = _traffic(job)
-            key: object = _digest(build_setup(job.run, traffic), traffic)
-        except CannotRunError:
-            key = index
-        groups.setdefault(key, []).append(index)
-    return list(groups.values())
-
-
-def _digest(setup: Setup, traffic: Traffic) -> str:
-    """Equal for equal engines with equal requests."""
-    plain = setup.scenario.model_copy(update={"name": "", "description": ""})
-    shared = (setup.engine_side, traffic.max_concurrency, traffic.shared_prefix_tokens)
-    digest = hashlib.sha256(f"{plain!r} {shared}".encode())
-    lengths = (traffic.prompt_tokens, traffic.output_tokens)
-    for column in (traffic.arrival_s, *lengths, traffic.prompt_index, traffic.group_index):
-        digest.update(np.ascontiguousarray(column).tobytes())
-    return digest.hexdigest()
-
-
-def _replay(jobs: Sequence[Job]) -> list[Outcome]:
-    """Simulate once for jobs that make the same simulation, and look at it as each one's client would."""
-    first = jobs[0]
-    try:
-        traffic = _traffic(first)
-        setup = build_setup(first.run, traffic)
-        result = _simulate(setup, traffic, first.variant)
-    except CannotRunError as error:
-        reason = str(error)
-    except InputError as error:
-        reason = "; ".join(map(str, error.faults))
-    except (CostModelError, StuckError) as error:
-        reason = str(error)
-    else:
-        return [_outcome(job, traffic, setup, result) for job in jobs]
-    return [Outcome(job.run, {}, (), (), reason=reason) for job in jobs]
-
-
-def _outcome(job: Job, traffic: Traffic, setup: Setup, result: RunResult) -> Outcome:
-    run = job.run
-    simulated, latencies = observe(
-        result.requests,
-        result.summary,
-        client=run.client,
-        warmup_s=setup.scenario.warmup_s,
+            found.append(map_run(run, limit_requests))
+        except CannotRunError as error:
+            found.append(ReplayedRun(run, {}, (), (), reason=str(error)))
+    points = [_point(each, variant) for each in found if isinstance(each, MappedRun)]
+    outcomes = iter(
+        run_points(points, columns=OBSERVED_COLUMNS, workers=workers, store=None, on_progress=on_progress)
     )
-    assumptions = [*build_setup(run, traffic).assumptions, *result.setup.notes]
+    return [each if isinstance(each, ReplayedRun) else _replayed(each, next(outcomes)) for each in found]
+
+
+def _point(mapped: MappedRun, variant: Variant) -> Point:
+    change = None
+    if variant != SHIPPED or mapped.sees_engine_clock:
+        change = partial(_engine, variant, mapped.sees_engine_clock)
+    return Point(mapped.scenario, {}, mapped.workload, change)
+
+
+def _engine(variant: Variant, sees_engine_clock: bool, scenario: Scenario, setup: EngineSetup) -> EngineSetup:
+    """The scenario's engine with the costs of a variant, as the client of the run sees it."""
+    setup = variant.apply(setup, scenario)
+    if sees_engine_clock:
+        setup = replace(setup, replica=replace(setup.replica, front_end_s=0.0, front_end_stream_s=0.0))
+    return setup
+
+
+def _replayed(mapped: MappedRun, outcome: Outcome) -> ReplayedRun:
+    sent, run = mapped.sent, mapped.sent.run
+    if outcome.error is not None or outcome.summary is None or outcome.samples is None:
+        return ReplayedRun(run, {}, (), (), reason=outcome.error)
+    simulated, latencies = observe(
+        outcome.samples, outcome.summary, client=run.client, warmup_s=mapped.scenario.warmup_s
+    )
+    assumptions = list(mapped.assumptions)
     if simulated.get("failed"):
         assumptions.append(f"{simulated['failed']:.0f} requests did not finish in the simulation")
-    offer_s = float(traffic.arrival_s[-1] - traffic.arrival_s[traffic.num_warmup])
-    saturated = is_saturated(run, traffic.num_measured, offer_s)
-    compared = compare(run, simulated, condition=_condition(run, traffic), saturated=saturated)
-    return Outcome(
+    saturated = is_saturated(run, sent.num_measured, sent.offer_s)
+    return ReplayedRun(
         run=run,
         simulated=simulated,
-        comparisons=tuple(compared),
+        errors=tuple(score(run, simulated, condition=sent.condition, saturated=saturated)),
         assumptions=tuple(assumptions),
-        latencies=latencies if job.keep_latencies else None,
-        measured_rows=traffic.measured_rows if job.keep_latencies else None,
+        latencies=latencies,
+        measured_rows=sent.rows,
     )
-
-
-def simulate_run(job: Job) -> RunResult:
-    """The simulation of a measured run, whole. CannotRunError or InputError where it cannot be had."""
-    traffic = _traffic(job)
-    return _simulate(build_setup(job.run, traffic), traffic, job.variant, keep_steps=True)
-
-
-def _simulate(setup: Setup, traffic: Traffic, variant: Variant, *, keep_steps: bool = False) -> RunResult:
-    scenario = setup.scenario
-    engine = variant.apply(engine_setup(scenario), scenario)
-    if setup.engine_side:
-        inside = replace(engine.replica, front_end_s=0.0, front_end_stream_s=0.0)
-        engine = replace(engine, replica=inside)
-    workload = replay_workload(traffic, engine.replica.scheduler.max_model_len)
-    world = World(
-        workload,
-        engine.replica,
-        ROUTERS[scenario.cluster.router.kind](streams(scenario.seed)("routing")),
-        num_replicas=scenario.cluster.replicas,
-        keep_steps=keep_steps,
-        warmup_s=scenario.warmup_s,
-    )
-    clock_s = world.run(None, None)
-    if world.stuck is not None:
-        raise world.stuck
-    return RunResult(scenario, engine, workload, world, clock_s)
-
-
-def _traffic(job: Job) -> Traffic:
-    """Drawn from the run's own name, so that it is the same in whatever company the run is simulated."""
-    rng = np.random.default_rng(zlib.crc32(job.run.run_id.encode()))
-    return build_traffic(job.run, job.folder, rng, length_quantiles, job.limit, job.rows)
-
-
-def length_quantiles(side: str, name: str) -> tuple[Sequence[float], Sequence[float]]:
-    """Shipped length quantiles of a dataset: percentiles, and "prompt" or "output" tokens at each."""
-    known = grid(name)
-    return list(100.0 * known.probabilities), list(known.prompt if side == "prompt" else known.output)
-
-
-def _condition(run: MeasuredRun, traffic: Traffic) -> str:
-    """Equal for runs that offered the very same requests to the same engine: repeats of one condition."""
-    if run.load != "trace":
-        return run.run_id
-    digest = hashlib.sha256(f"{run.source} {run.gpu} {run.model} {run.tp} {run.pp}".encode())
-    for column in (traffic.arrival_s.round(3), traffic.prompt_tokens, traffic.output_tokens):
-        digest.update(np.ascontiguousarray(column).tobytes())
-    return digest.hexdigest()[:12]

@@ -13,25 +13,63 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sim.evidence.validate.run_table import parse_filter
+from sim.results.metrics import tpot_s
+from sim.values import Floats, Ints
 
-__all__ = ["OUTPUT_COLUMNS", "PROMPT_COLUMNS", "RequestRows", "read_requests"]
+__all__ = ["RequestRows", "parse_filter", "read_requests", "statistics"]
 
 ARRIVAL_COLUMNS = ("arrival_s", "queued_s")
 PROMPT_COLUMNS = ("in_tok_server", "in_tok", "prompt_tokens")
 OUTPUT_COLUMNS = ("out_tok_forced", "out_tok", "output_tokens")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RequestRows:
     """The selected rows sorted by arrival; None where the file lacks the quantity. Latencies in seconds."""
 
     count: int
-    arrival_s: np.ndarray | None
-    prompt_tokens: np.ndarray | None
-    output_tokens: np.ndarray | None
-    ttft_s: np.ndarray | None
-    e2e_s: np.ndarray | None
+    arrival_s: Floats | None
+    prompt_tokens: Ints | None
+    output_tokens: Ints | None
+    ttft_s: Floats | None
+    e2e_s: Floats | None
+
+    def statistics(self) -> dict[str, float]:
+        """TTFT, TPOT and E2E as a run table has them (ms), as far as they follow from the rows."""
+        metrics = {"ttft": self.ttft_s, "e2e": self.e2e_s, "tpot": self.tpot_s}
+        known = [statistics(name, seconds) for name, seconds in metrics.items() if seconds is not None]
+        return {column: value for columns in known for column, value in columns.items()}
+
+    @property
+    def tpot_s(self) -> Floats | None:
+        """Time per output token after the first, NaN with fewer than two; None where it does not follow."""
+        if self.ttft_s is None or self.e2e_s is None or self.output_tokens is None:
+            return None
+        return tpot_s(self.e2e_s - self.ttft_s, self.output_tokens)
+
+
+def statistics(metric: str, seconds: Floats) -> dict[str, float]:
+    """Mean and percentiles under the run table's column names, in ms; NaN are left out."""
+    seconds = seconds[np.isfinite(seconds)]
+    if not len(seconds):
+        return {}
+    found = {f"{metric}_mean_ms": float(seconds.mean()) * 1e3}
+    return found | {f"{metric}_p{p}_ms": float(np.percentile(seconds, p)) * 1e3 for p in (50, 90, 95, 99)}
+
+
+def parse_filter(text: str) -> tuple[tuple[str, str | tuple[int, int]], ...]:
+    """The conditions of a `requests_filter`: `column=value`, `column=LO..HI` (both ends in)."""
+    conditions: list[tuple[str, str | tuple[int, int]]] = []
+    for part in text.split(";"):
+        column, equals, value = part.strip().partition("=")
+        if not equals or not column or not value:
+            raise ValueError(f"{part.strip()!r} is not column=value or column=LO..HI")
+        low, dots, high = value.partition("..")
+        if dots and low.isdigit() and high.isdigit():
+            conditions.append((column, (int(low), int(high))))
+        else:
+            conditions.append((column, value))
+    return tuple(conditions)
 
 
 def read_requests(path: Path, conditions: str | None) -> RequestRows:
@@ -72,14 +110,14 @@ def _whole_file(path: str) -> pd.DataFrame:
     return pd.read_csv(path)
 
 
-def _first_of(rows: pd.DataFrame, names: tuple[str, ...]) -> np.ndarray | None:
+def _first_of(rows: pd.DataFrame, names: tuple[str, ...]) -> Floats | None:
     for name in names:
         if name in rows.columns:
             return rows[name].to_numpy(dtype=float)
     return None
 
 
-def _tokens(rows: pd.DataFrame, names: tuple[str, ...]) -> np.ndarray | None:
+def _tokens(rows: pd.DataFrame, names: tuple[str, ...]) -> Ints | None:
     found = _first_of(rows, names)
     if found is None:
         return None
@@ -88,7 +126,7 @@ def _tokens(rows: pd.DataFrame, names: tuple[str, ...]) -> np.ndarray | None:
     return found.astype(np.int64)
 
 
-def _latency(rows: pd.DataFrame, duration_ms: str, moment_s: str) -> np.ndarray | None:
+def _latency(rows: pd.DataFrame, duration_ms: str, moment_s: str) -> Floats | None:
     """A latency from arrival, whether the file states it or the moment at which it ended."""
     if duration_ms in rows.columns:
         return rows[duration_ms].to_numpy(dtype=float) / 1e3

@@ -2,7 +2,7 @@
 
 Reading checks every cell of every row before anything is simulated and reports all slips at once. A blank
 cell means unknown and a column may be missing altogether; what a run then lacks to be simulated is found
-later (`replay.py`), row by row, because one incomplete row is no reason not to run the others.
+later (`mapping.py`), row by row, because one incomplete row is no reason not to run the others.
 """
 
 from __future__ import annotations
@@ -16,31 +16,36 @@ from pathlib import Path
 from typing import cast
 
 from sim.errors import Fault, InputError
-from sim.evidence.validate.lengths import LengthSpec, parse_lengths
+from sim.evidence.validate.requests_file import RequestRows, parse_filter
+from sim.scenario.lengths import Fixed, Marginal, Quantiles, Uniform
 
 __all__ = [
     "CHECK_GROUPS",
+    "LATENCIES",
     "LOADS",
     "MEASURES",
     "SETUP_COLUMNS",
+    "THROUGHPUTS",
+    "MeasuredLengths",
     "MeasuredRun",
     "RunTable",
     "metric_group",
-    "parse_filter",
+    "parse_lengths",
     "read_runs",
+    "with_columns",
 ]
 
 LOADS = ("poisson", "poisson_exact", "closed", "burst", "trace")
 CLIENTS = ("python", "python_multi", "go", "server_metrics", "in_process")
 
-_THROUGHPUTS = ("req_tput_rps", "in_tput_tok_s", "out_tput_tok_s", "total_tput_tok_s")
-_LATENCIES = tuple(
+THROUGHPUTS = ("req_tput_rps", "in_tput_tok_s", "out_tput_tok_s", "total_tput_tok_s")
+LATENCIES = tuple(
     f"{metric}_{stat}_ms"
     for metric in ("ttft", "tpot", "itl", "e2e")
     for stat in ("mean", "p50", "p90", "p95", "p99")
 )
 #: Columns that hold measured numbers: throughput per second of the whole deployment, latencies in ms.
-MEASURES = ("completed", "failed", *_THROUGHPUTS, *_LATENCIES)
+MEASURES = ("completed", "failed", *THROUGHPUTS, *LATENCIES)
 #: What a note that begins `check:` may name as not to be scored.
 CHECK_GROUPS = ("ttft", "tpot", "itl", "e2e", "tput", "all")
 
@@ -51,11 +56,41 @@ def metric_group(column: str) -> str:
 
 
 @dataclass(frozen=True)
+class MeasuredLengths:
+    """What is known of the prompt or the output lengths of a run.
+
+    Each request draws one of `parts` by weight, then its length from that part; without parts the lengths
+    stand in the run's requests. `only_mean` says that every request gets the mean, because nothing else is
+    known.
+    """
+
+    parts: tuple[Marginal, ...] = ()
+    weights: tuple[float, ...] = ()
+    only_mean: bool = False
+
+    @property
+    def from_file(self) -> bool:
+        """Whether the lengths stand in the requests file, or in the result file itself."""
+        return not self.parts
+
+    @classmethod
+    def mean(cls, tokens: float) -> MeasuredLengths:
+        """Lengths of which only the mean is known."""
+        return cls((Fixed(tokens=max(1, round(tokens))),), (1.0,), only_mean=True)
+
+
+@dataclass(frozen=True)
 class MeasuredRun:
-    """One row. None = unknown. Times in s, latencies in `measured` in ms, token counts of a whole replica."""
+    """One row. None = unknown. Times in s, latencies in `measured` in ms, token counts of a whole replica.
+
+    `file` is where the run was read from, and `line` the line on which it stands. `rows` are its requests,
+    where that file lists them itself.
+    """
 
     run_id: str
     line: int = 0
+    file: Path = Path()
+    rows: RequestRows | None = None
     source: str = ""
     source_ref: str = ""
     quality: str = ""
@@ -86,8 +121,8 @@ class MeasuredRun:
     num_requests: int | None = None
     duration_s: float | None = None
     warmup_requests: int = 0
-    prompt: LengthSpec | None = None
-    output: LengthSpec | None = None
+    prompt: MeasuredLengths | None = None
+    output: MeasuredLengths | None = None
     ignore_eos: bool | None = None
     distinct_prompts: int | None = None
     shared_prefix_tokens: int = 0
@@ -107,7 +142,7 @@ class MeasuredRun:
 
 
 #: Columns that say what ran, as opposed to what was measured.
-SETUP_COLUMNS = frozenset(MeasuredRun.__dataclass_fields__) - {"line", "unscored", "measured"}
+SETUP_COLUMNS = frozenset(MeasuredRun.__dataclass_fields__) - {"line", "file", "rows", "unscored", "measured"}
 _COLUMNS = SETUP_COLUMNS | set(MEASURES)
 
 
@@ -117,21 +152,6 @@ class RunTable:
 
     runs: tuple[MeasuredRun, ...]
     unread_columns: tuple[str, ...]
-
-
-def parse_filter(text: str) -> tuple[tuple[str, str | tuple[int, int]], ...]:
-    """The conditions of a `requests_filter`: `column=value`, `column=LO..HI` (both ends in)."""
-    conditions: list[tuple[str, str | tuple[int, int]]] = []
-    for part in text.split(";"):
-        column, equals, value = part.strip().partition("=")
-        if not equals or not column or not value:
-            raise ValueError(f"{part.strip()!r} is not column=value or column=LO..HI")
-        low, dots, high = value.partition("..")
-        if dots and low.isdigit() and high.isdigit():
-            conditions.append((column, (int(low), int(high))))
-        else:
-            conditions.append((column, value))
-    return tuple(conditions)
 
 
 def read_runs(path: Path) -> RunTable:
@@ -170,7 +190,7 @@ def read_runs(path: Path) -> RunTable:
             seen.setdefault(run_id, line)
             values.setdefault("source", path.stem)
             if not slips:
-                runs.append(MeasuredRun(line=line, **values))  # type: ignore[arg-type]
+                runs.append(MeasuredRun(line=line, file=path, **values))  # type: ignore[arg-type]
     if faults:
         raise InputError(faults)
     return RunTable(tuple(runs), tuple(name for name in header if name not in _COLUMNS))
@@ -273,6 +293,75 @@ def _one_of(*names: str) -> Callable[[str], str]:
         return cell
 
     return read
+
+
+#: Weights written with a few digits still count as summing to one.
+_WEIGHT_TOLERANCE = 1e-3
+
+
+def parse_lengths(text: str) -> MeasuredLengths:
+    """What a cell says of token lengths; ValueError says what is wrong with it.
+
+    `fixed:N`, `uniform:LO:HI` with both ends included, `mean:M`, `quantiles:NAME` of a shipped grid, `file`,
+    or `mix:W*SPEC+W*SPEC`. That a grid of this name is shipped is not checked here.
+    """
+    if text == "file":
+        return MeasuredLengths()
+    kind, _, rest = text.partition(":")
+    if kind != "mix":
+        return _parse_simple(text)
+    weights: list[float] = []
+    parts: list[Marginal] = []
+    for term in rest.split("+"):
+        weight, star, spec = term.partition("*")
+        if not star:
+            raise ValueError(f"{text!r}: each part of a mix is WEIGHT*SPEC, this one is {term!r}")
+        weights.append(_number(weight, text))
+        parts += _parse_simple(spec).parts
+    if min(weights) < 0 or abs(sum(weights) - 1.0) > _WEIGHT_TOLERANCE:
+        raise ValueError(f"{text!r}: the weights of a mix sum to 1, these to {sum(weights):g}")
+    return MeasuredLengths(tuple(parts), tuple(weights))
+
+
+def _parse_simple(text: str) -> MeasuredLengths:
+    kind, _, rest = text.partition(":")
+    match kind, rest.split(":"):
+        case "fixed", [tokens] if tokens:
+            return MeasuredLengths((Fixed(tokens=_whole(tokens, text)),), (1.0,))
+        case "mean", [tokens] if tokens:
+            mean = _number(tokens, text)
+            if mean <= 0:
+                raise ValueError(f"{text!r}: a mean length is above 0")
+            return MeasuredLengths.mean(mean)
+        case "uniform", [low, high]:
+            lowest, highest = _whole(low, text), _whole(high, text)
+            if highest < lowest:
+                raise ValueError(f"{text!r}: the lower end is above the upper one")
+            return MeasuredLengths((Uniform(tokens=(lowest, highest)),), (1.0,))
+        case "quantiles", [name] if name:
+            # unchecked: an unknown grid is no reason to refuse the whole table
+            return MeasuredLengths((Quantiles.model_construct(grid=name),), (1.0,))
+    raise ValueError(
+        f"{text!r} is not a length: fixed:N, uniform:LO:HI, mean:M, mix:W*SPEC+W*SPEC (no nesting),"
+        " quantiles:NAME or file"
+    )
+
+
+def _number(text: str, spec: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{spec!r}: {text!r} is not a number")
+    return number
+
+
+def _whole(text: str, spec: str) -> int:
+    number = _number(text, spec)
+    if number != int(number) or number < 1:
+        raise ValueError(f"{spec!r}: {text!r} is not a whole number of tokens above 0")
+    return int(number)
 
 
 def _checked_filter(cell: str) -> str:

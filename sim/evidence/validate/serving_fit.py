@@ -16,9 +16,9 @@ from scipy.optimize import least_squares
 
 from cost_models import ServingFacts, gpu, serving_facts
 from sim.errors import input_error
-from sim.evidence.validate.replay import Job, replay_all
-from sim.evidence.validate.scoring import Comparison, ErrorSummary, held_out, summarize_errors
-from sim.evidence.validate.variant import Variant
+from sim.evidence.validate.replay import SHIPPED, Variant, replay_all
+from sim.evidence.validate.run_table import MeasuredRun
+from sim.evidence.validate.scoring import ErrorSummary, MetricError, group_by, held_out, summarize_errors
 
 __all__ = ["BOUNDS", "FITTED_METRICS", "ServingFit", "fit_serving"]
 
@@ -47,8 +47,8 @@ class ServingFit:
     gpu: str
     constants: dict[str, float]
     warnings: tuple[str, ...]
-    before: dict[tuple[str, str], ErrorSummary]
-    after: dict[tuple[str, str], ErrorSummary]
+    before: dict[tuple[str, ...], ErrorSummary]
+    after: dict[tuple[str, ...], ErrorSummary]
     num_trials: int
 
     def lines(self) -> list[str]:
@@ -73,15 +73,16 @@ class ServingFit:
 
 
 def fit_serving(
-    jobs: Sequence[Job],
+    runs: Sequence[MeasuredRun],
     gpu_name: str,
     names: Sequence[str],
     *,
-    num_processes: int = 1,
+    limit_requests: int | None = None,
+    workers: int | None = 1,
     max_trials: int = 60,
     on_trial: Callable[[int, float], None] | None = None,
 ) -> ServingFit:
-    """Fit the constants `names` to the jobs on that GPU that are not held out.
+    """Fit the constants `names` to the runs on that GPU that are not held out.
 
     Minimises soft L1 of log(simulated / measured) over `FITTED_METRICS`, runs that repeat one condition
     sharing one vote; starts at the shipped values, draws nothing at random. InputError for a constant that
@@ -92,11 +93,12 @@ def fit_serving(
     if unknown:
         raise input_error(f"no such constant: {', '.join(unknown)}; there are {', '.join(BOUNDS)}")
     part = gpu(gpu_name).name
-    here = [job for job in jobs if job.run.gpu and gpu(job.run.gpu).name == part]
-    fitted = [job for job in here if not held_out(job.run.run_id)]
+    here = [run for run in runs if run.gpu and gpu(run.gpu).name == part]
+    fitted = [run for run in here if not held_out(run.run_id)]
     shipped = serving_facts(gpu(part))
-    before = _comparisons(here, {}, num_processes)
-    weights = _weights([c for c in before if not c.held_out])
+    replayed = partial(_errors, limit_requests=limit_requests, workers=workers)
+    before = replayed(here, {})
+    weights = _weights([error for error in before if error.part == "fitted"])
     if len(weights) < MIN_COMPARISONS_PER_CONSTANT * len(names):
         raise input_error(f"{len(weights)} measurements on {part} are too few for {len(names)} constants")
     scale, low, high = (np.array(column) for column in zip(*(BOUNDS[name] for name in names), strict=True))
@@ -105,8 +107,8 @@ def fit_serving(
     def errors(values: np.ndarray) -> np.ndarray:
         nonlocal trials
         trials += 1
-        tried = _comparisons(fitted, dict(zip(names, values * scale, strict=True)), num_processes)
-        found = {(c.run_id, c.metric): np.log(c.simulated / c.measured) for c in tried}
+        tried = replayed(fitted, dict(zip(names, values * scale, strict=True)))
+        found = {(e.run.run_id, e.metric): np.log(e.simulated / e.measured) for e in tried}
         result = np.array([weight * found.get(key, 0.0) for key, weight in weights.items()])
         if on_trial is not None:
             on_trial(trials, float(np.abs(result).sum() / sum(weights.values())))
@@ -135,7 +137,7 @@ def fit_serving(
     if best.status <= 0:
         warnings.append("stopped before it converged")
     constants = {name: float(f"{value:.4g}") for name, value in zip(names, values, strict=True)}
-    after = _comparisons(here, constants, num_processes)
+    after = replayed(here, constants)
     return ServingFit(part, constants, tuple(warnings), _summaries(before), _summaries(after), trials)
 
 
@@ -143,20 +145,24 @@ def _changed(constants: Mapping[str, float], facts: ServingFacts) -> ServingFact
     return replace(facts, **constants)  # type: ignore[arg-type]
 
 
-def _comparisons(jobs: Sequence[Job], constants: dict[str, float], num_processes: int) -> list[Comparison]:
-    variant = Variant("trial", facts=partial(_changed, constants)) if constants else Variant()
-    outcomes = replay_all([replace(job, variant=variant) for job in jobs], num_processes)
-    return [c for outcome in outcomes for c in outcome.comparisons if c.metric in FITTED_METRICS]
+def _errors(
+    runs: Sequence[MeasuredRun],
+    constants: Mapping[str, float],
+    *,
+    limit_requests: int | None,
+    workers: int | None,
+) -> list[MetricError]:
+    variant = Variant("trial", facts=partial(_changed, constants)) if constants else SHIPPED
+    replayed = replay_all(runs, limit_requests=limit_requests, variant=variant, workers=workers)
+    return [error for each in replayed for error in each.errors if error.metric in FITTED_METRICS]
 
 
-def _weights(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], float]:
-    """Root of each comparison's vote, by run and metric: repeats of one condition share one."""
-    votes = Counter((c.condition, c.metric) for c in comparisons)
-    return {(c.run_id, c.metric): votes[(c.condition, c.metric)] ** -0.5 for c in comparisons}
+def _weights(errors: Sequence[MetricError]) -> dict[tuple[str, str], float]:
+    """Root of each error's vote, by run and metric: repeats of one condition share one."""
+    votes = Counter((error.condition, error.metric) for error in errors)
+    return {(e.run.run_id, e.metric): votes[(e.condition, e.metric)] ** -0.5 for e in errors}
 
 
-def _summaries(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], ErrorSummary]:
-    groups: dict[tuple[str, str], list[Comparison]] = {}
-    for c in comparisons:
-        groups.setdefault(("held out" if c.held_out else "fitted", c.metric), []).append(c)
-    return {key: summarize_errors(groups[key]) for key in sorted(groups)}
+def _summaries(errors: Sequence[MetricError]) -> dict[tuple[str, ...], ErrorSummary]:
+    groups = group_by(errors, lambda error: (error.part, error.metric))
+    return {key: summarize_errors(group) for key, group in groups.items()}

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from sim.evidence.validate.setup import Setup, build_setup, engine_release
-from sim.evidence.validate.traffic import CannotRunError, build_traffic
-from tests.validate.helpers import no_quantiles, one_run
+from sim.evidence.validate.mapping import MappedRun, engine_release, map_run
+from sim.evidence.validate.sent_requests import CannotRunError
+from tests.validate.helpers import one_run
 
 
-def setup(folder: Path, **changes: str) -> Setup:
-    run = one_run(folder, **changes)
-    return build_setup(run, build_traffic(run, folder, np.random.default_rng(0), no_quantiles))
+def mapped(folder: Path, **changes: str) -> MappedRun:
+    return map_run(one_run(folder, **changes))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +37,7 @@ def test_a_version_becomes_the_release_whose_rules_hold(
 
 
 def test_what_the_row_states_is_taken(tmp_path: Path) -> None:
-    found = setup(
+    found = mapped(
         tmp_path,
         tp="2",
         max_num_seqs="128",
@@ -73,14 +71,14 @@ def test_what_the_row_states_is_taken(tmp_path: Path) -> None:
 def test_blank_limits_are_those_of_release_gpu_and_entry_point(
     tmp_path: Path, gpu: str, client: str, limits: tuple[int, int]
 ) -> None:
-    found = setup(tmp_path, gpu=gpu, client=client)
+    found = mapped(tmp_path, gpu=gpu, client=client)
     assert (found.scenario.engine.max_num_seqs, found.scenario.engine.max_num_batched_tokens) == limits
     assert f"max_num_seqs {limits[0]}, the default of 0.16.0" in found.assumptions
     assert "KV blocks from the memory plan" in found.assumptions
 
 
 def test_what_is_not_mirrored_is_said(tmp_path: Path) -> None:
-    found = setup(tmp_path, engine_version="0.6.0", engine_gen="V0")
+    found = mapped(tmp_path, engine_version="0.6.0", engine_gen="V0")
     assert "V1 scheduling rules for a V0 engine" in found.assumptions
 
 
@@ -96,4 +94,4 @@ def test_what_is_not_mirrored_is_said(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_built_says_why(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
     with pytest.raises(CannotRunError, match=reason):
-        setup(tmp_path, **changes)
+        mapped(tmp_path, **changes)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sim.errors import InputError
-from sim.evidence.validate.bench_json import read_bench_json
-from sim.evidence.validate.traffic import build_traffic
-from tests.validate.helpers import no_quantiles
+from sim.evidence.validate.result_files import read_result_file
+from sim.evidence.validate.sent_requests import sent_requests
 
 #: Three requests of `vllm bench serve --save-detailed`, the second failed, the last listed was sent first.
 DETAILED = {
@@ -50,7 +48,8 @@ def write(folder: Path, data: object, name: str = "run.json") -> Path:
 
 def test_a_detailed_result_tells_requests_in_the_order_in_which_they_were_due(tmp_path: Path) -> None:
     """A request that waited 0.2 s for a slot of --max-concurrency was due 0.2 s before its start time."""
-    ((run, rows),) = read_bench_json(write(tmp_path, DETAILED))
+    (run,) = read_result_file(write(tmp_path, DETAILED))
+    rows = run.rows
     assert rows is not None
     assert rows.arrival_s == pytest.approx([0.0, 0.3])
     assert rows.prompt_tokens is not None
@@ -62,7 +61,7 @@ def test_a_detailed_result_tells_requests_in_the_order_in_which_they_were_due(tm
 
 
 def test_a_detailed_result_gives_every_metric(tmp_path: Path) -> None:
-    ((run, _),) = read_bench_json(write(tmp_path, DETAILED))
+    (run,) = read_result_file(write(tmp_path, DETAILED))
     assert run.measured["ttft_mean_ms"] == 150.0
     assert run.measured["tpot_mean_ms"] == pytest.approx((30 + 60) / 2)
     assert run.measured["itl_mean_ms"] == pytest.approx((20 + 40 + 60) / 3)
@@ -72,19 +71,19 @@ def test_a_detailed_result_gives_every_metric(tmp_path: Path) -> None:
 
 
 def test_its_requests_become_the_traffic_of_a_simulation(tmp_path: Path) -> None:
-    ((run, rows),) = read_bench_json(write(tmp_path, DETAILED))
-    sent = build_traffic(run, tmp_path, np.random.default_rng(0), no_quantiles, rows=rows)
+    (run,) = read_result_file(write(tmp_path, DETAILED))
+    sent = sent_requests(run)
     assert sent.arrival_s == pytest.approx([0.0, 0.3])
     assert sent.output_tokens.tolist() == [2, 3]
-    assert sent.max_concurrency == 8
+    assert sent.run.max_concurrency == 8
 
 
 def test_without_the_arrays_the_means_are_known_and_the_rate_is_exact(tmp_path: Path) -> None:
     short = {key: value for key, value in DETAILED.items() if not isinstance(value, list)}
-    ((run, rows),) = read_bench_json(write(tmp_path, short))
-    assert rows is None
+    (run,) = read_result_file(write(tmp_path, short))
+    assert run.rows is None
     assert (run.load, run.rate_per_s) == ("poisson_exact", 2.0)
-    sent = build_traffic(run, tmp_path, np.random.default_rng(0), no_quantiles)
+    sent = sent_requests(run)
     assert sent.prompt_tokens.tolist() == [150, 150]
     assert sent.arrival_s[-1] == pytest.approx(1.0)
 
@@ -94,12 +93,12 @@ def test_an_infinite_rate_is_a_burst_or_with_a_cap_a_closed_loop(
     tmp_path: Path, cap: int | None, load: str
 ) -> None:
     short = {key: value for key, value in DETAILED.items() if not isinstance(value, list)}
-    ((run, _),) = read_bench_json(write(tmp_path, short | {"request_rate": "inf", "max_concurrency": cap}))
+    (run,) = read_result_file(write(tmp_path, short | {"request_rate": "inf", "max_concurrency": cap}))
     assert run.load == load
 
 
 def test_metadata_of_the_file_may_say_what_it_ran_on(tmp_path: Path) -> None:
-    ((run, _),) = read_bench_json(
+    (run,) = read_result_file(
         write(tmp_path, DETAILED | {"gpu": "h100-sxm", "tp": "2", "max_num_seqs": "64"})
     )
     assert (run.gpu, run.tp, run.max_num_seqs) == ("h100-sxm", 2, 64)
@@ -108,7 +107,7 @@ def test_metadata_of_the_file_may_say_what_it_ran_on(tmp_path: Path) -> None:
 def test_appended_results_are_runs_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text(json.dumps(DETAILED) + "\n" + json.dumps(DETAILED) + "\n")
-    assert [run.run_id for run, _ in read_bench_json(path)] == ["run", "run:2"]
+    assert [run.run_id for run in read_result_file(path)] == ["run", "run:2"]
 
 
 def guidellm_request(
@@ -160,7 +159,8 @@ GUIDELLM = {
 
 def test_a_guidellm_benchmark_is_read_with_its_own_meaning_of_itl(tmp_path: Path) -> None:
     """Its inter-token latency is a mean per request, TPOT here; its own "TPOT" is nothing here."""
-    ((run, rows),) = read_bench_json(write(tmp_path, GUIDELLM, "benchmarks.json"))
+    (run,) = read_result_file(write(tmp_path, GUIDELLM, "benchmarks.json"))
+    rows = run.rows
     assert rows is not None
     assert run.measured["tpot_mean_ms"] == 12.0
     assert run.measured["tpot_p99_ms"] == 48.0
@@ -176,11 +176,11 @@ def test_a_guidellm_benchmark_is_read_with_its_own_meaning_of_itl(tmp_path: Path
 
 def test_a_guidellm_report_without_requests_still_gives_means(tmp_path: Path) -> None:
     bench = {**GUIDELLM["benchmarks"][0], "requests": {}}  # type: ignore[index]
-    ((run, rows),) = read_bench_json(write(tmp_path, {"benchmarks": [bench]}))
-    assert rows is None
-    sent = build_traffic(run, tmp_path, np.random.default_rng(0), no_quantiles)
+    (run,) = read_result_file(write(tmp_path, {"benchmarks": [bench]}))
+    assert run.rows is None
+    sent = sent_requests(run)
     assert sent.prompt_tokens.tolist() == [512, 512]
-    assert sent.max_concurrency == 2
+    assert sent.run.max_concurrency == 2
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_file_that_is_no_result_says_so_with_its_place(tmp_path: Path, text: s
     path = tmp_path / "run.json"
     path.write_text(text)
     with pytest.raises(InputError, match=rf"run\.json:1.*{reason}"):
-        read_bench_json(path)
+        read_result_file(path)
 
 
 @pytest.mark.parametrize(
@@ -211,4 +211,4 @@ def test_a_file_that_is_no_result_is_named(content: bytes, said: str, tmp_path: 
     path = tmp_path / "r.json"
     path.write_bytes(content)
     with pytest.raises(InputError, match=said):
-        read_bench_json(path)
+        read_result_file(path)

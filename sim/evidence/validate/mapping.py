@@ -1,4 +1,4 @@
-"""From a measured run to the scenario of its engine, and the list of what had to be assumed on the way.
+"""From a measured run to what is simulated: the scenario of its engine, and the requests of its client.
 
 Everything the row states is taken from it. What it leaves blank is what that release of vLLM would have
 chosen on that GPU; where even the release is unknown, or is one whose scheduler is not mirrored, the nearest
@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 from cost_models import CostModelError, engine_defaults, model
 from cost_models.engines import version_key
+from sim.engine_setup import engine_setup
 from sim.errors import InputError
 from sim.evidence.validate.run_table import MeasuredRun
-from sim.evidence.validate.traffic import CannotRunError, Traffic
+from sim.evidence.validate.sent_requests import CannotRunError, SentRequests, sent_requests
 from sim.scenario import Scenario, scenario_from_data
 from sim.scenario.yaml_text import Data
+from sim.workload import Workload
 
-__all__ = ["Setup", "build_setup", "engine_release"]
+__all__ = ["MappedRun", "engine_release", "map_run"]
 
 #: Taken where a V1 engine's release is unknown or is no release at all.
 NEWEST_RELEASE = "0.33.0"
@@ -31,15 +33,41 @@ ENGINE_SIDE = ("in_process", "server_metrics")
 
 
 @dataclass(frozen=True)
-class Setup:
-    """An engine to simulate: its scenario (the workload section is only nominal) and what was assumed.
+class MappedRun:
+    """A measured run as it is simulated: these requests on the engine of this scenario.
 
-    `engine_side`: the client reads the engine's own clock, and sees neither HTTP nor the tokenizer before it.
+    `assumptions` says what the run left open. `sees_engine_clock`: its client reads the engine's own clock,
+    and sees neither HTTP nor the tokenizer before it.
     """
 
+    sent: SentRequests
     scenario: Scenario
+    workload: Workload
     assumptions: tuple[str, ...]
-    engine_side: bool = False
+    sees_engine_clock: bool
+
+
+def map_run(run: MeasuredRun, limit_requests: int | None = None) -> MappedRun:
+    """The scenario and the requests of a measured run, cut to its first requests if there is a limit.
+
+    Raises CannotRunError where the run does not say enough, or says what is not simulated.
+    """
+    sent = sent_requests(run, limit_requests)
+    assumptions = list(sent.assumptions)
+    scenario = _scenario(run, sent, assumptions)
+    try:
+        setup = engine_setup(scenario)
+    except InputError as error:
+        raise CannotRunError("; ".join(map(str, error.faults))) from None
+    except CostModelError as error:
+        raise CannotRunError(str(error)) from None
+    return MappedRun(
+        sent=sent,
+        scenario=scenario,
+        workload=sent.workload(setup.replica.scheduler.max_model_len),
+        assumptions=(*assumptions, *setup.notes),
+        sees_engine_clock=run.client in ENGINE_SIDE,
+    )
 
 
 def engine_release(run: MeasuredRun) -> tuple[str, str | None]:
@@ -54,8 +82,8 @@ def engine_release(run: MeasuredRun) -> tuple[str, str | None]:
     return release, f"engine_version {version or 'unknown'} as {release}"
 
 
-def build_setup(run: MeasuredRun, traffic: Traffic) -> Setup:
-    """The scenario of the engine that served `run`. CannotRunError says what it lacks or is not simulated."""
+def _scenario(run: MeasuredRun, sent: SentRequests, assumptions: list[str]) -> Scenario:
+    """The scenario of the engine that served the run. Its requests are those in the run's own file."""
     for name, value in (("model", run.model), ("gpu", run.gpu)):
         if value is None:
             raise CannotRunError(f"{name} is unknown")
@@ -64,7 +92,8 @@ def build_setup(run: MeasuredRun, traffic: Traffic) -> Setup:
     if run.speculative is not None:
         raise CannotRunError(f"speculative decoding ({run.speculative}) is not simulated here")
     release, assumed_release = engine_release(run)
-    assumptions = list(traffic.assumptions) + ([assumed_release] if assumed_release else [])
+    if assumed_release:
+        assumptions.append(assumed_release)
     if run.engine_gen == "V0":
         assumptions.append("V1 scheduling rules for a V0 engine")
     if run.chunked_prefill is False:
@@ -78,7 +107,7 @@ def build_setup(run: MeasuredRun, traffic: Traffic) -> Setup:
         "pipeline_parallel_size": run.pp,
         "block_size": block_size,
         "kv_cache_dtype": run.kv_dtype,
-        "max_model_len": run.max_model_len or _needed_context(run, traffic, assumptions),
+        "max_model_len": run.max_model_len or _needed_context(sent, assumptions),
         "gpu_memory_utilization": run.gpu_memory_utilization,
         "enable_prefix_caching": run.prefix_caching,
         "enable_chunked_prefill": run.chunked_prefill,
@@ -90,22 +119,22 @@ def build_setup(run: MeasuredRun, traffic: Traffic) -> Setup:
     else:
         assumptions.append("KV blocks from the memory plan")
     data: dict[str, Data] = {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", run.run_id).strip("-._")[:100] or "run",
-        "description": f"measured run {run.run_id} of {run.source}",
+        "name": "measured-run",
         "model": run.model,
         "weight_dtype": run.weight_dtype,
         "gpu": run.gpu,
         "cluster": {"replicas": run.dp},
         "engine": engine,
-        "workload": _nominal_workload(traffic) | {"temperature": 0.0 if _greedy(run, release) else None},
-        "warmup_s": float(traffic.arrival_s[traffic.num_warmup]) if traffic.num_warmup else 0.0,
+        "workload": {
+            "kind": "trace",
+            "path": str(run.file),
+            "max_concurrency": run.max_concurrency,
+            "temperature": 0.0 if _greedy(run, release) else None,
+        },
+        "warmup_s": sent.warmup_s,
     }
     try:
-        return Setup(
-            scenario_from_data(data),
-            tuple(assumptions),
-            engine_side=run.client in ENGINE_SIDE,
-        )
+        return scenario_from_data(data)
     except InputError as error:
         raise CannotRunError("; ".join(f"{fault.path}: {fault.message}" for fault in error.faults)) from None
 
@@ -134,27 +163,12 @@ def _limits(run: MeasuredRun, release: str, assumptions: list[str]) -> dict[str,
     return dict(limits)
 
 
-def _needed_context(run: MeasuredRun, traffic: Traffic, assumptions: list[str]) -> int | None:
+def _needed_context(sent: SentRequests, assumptions: list[str]) -> int | None:
     """None means the model's own context length; where that is not known, the longest request's."""
     try:
-        if model(str(run.model)).model.max_model_len is not None:
+        if model(str(sent.run.model)).model.max_model_len is not None:
             return None
     except CostModelError as error:
         raise CannotRunError(str(error)) from None
-    longest = int((traffic.prompt_tokens + traffic.output_tokens).max())
     assumptions.append("max_model_len as long as the longest request takes: the model's own is not known")
-    return longest
-
-
-def _nominal_workload(traffic: Traffic) -> dict[str, Data]:
-    """A workload section that the scenario must have; the requests themselves come from the traffic."""
-    return {
-        "kind": "burst",
-        "num_requests": len(traffic.arrival_s),
-        "max_concurrency": traffic.max_concurrency,
-        "lengths": {
-            "kind": "fixed",
-            "prompt_tokens": int(traffic.prompt_tokens[0]),
-            "output_tokens": int(traffic.output_tokens[0]),
-        },
-    }
+    return int((sent.prompt_tokens + sent.output_tokens).max())
