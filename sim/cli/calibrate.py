@@ -76,6 +76,7 @@ def _check(folder: Path, using: Path | None, held_out: bool) -> None:
 def _fit_serving(
     runs: Path, gpu_name: str | None, free: str, limit: int | None, jobs: int, out: Path | None
 ) -> None:
+    from sim.cli.options import run_options
     from sim.evidence.validate import Selection, read_measured_runs
     from sim.evidence.validate.serving_fit import fit_serving
 
@@ -88,7 +89,9 @@ def _fit_serving(
 
     measured, _ = read_measured_runs(runs, Selection(generations=["V1"]))
     names = [name.strip() for name in free.split(",") if name.strip()]
-    found = fit_serving(measured, gpu_name, names, limit_requests=limit, workers=jobs, on_trial=tell)
+    found = fit_serving(
+        measured, gpu_name, names, limit_requests=limit, options=run_options(jobs), on_trial=tell
+    )
     for line in found.lines():
         typer.echo(line)
     if out is not None:

@@ -61,7 +61,8 @@ def validate(
     With --ablate the table is another one: the errors with one term of the cost model off at a time, and
     those of the uncalibrated roofline. It takes ten times as long; --limit and --source keep it to minutes.
     """
-    from sim.cli.progress import points_bar
+    from sim.cli.options import run_options
+    from sim.cli.tail import watched
     from sim.evidence.validate import Selection, read_measured_runs, replay_all
     from sim.evidence.validate.report import error_lines, final_lines, write_bands, write_csv, write_overlays
 
@@ -78,8 +79,8 @@ def validate(
     if ablate:
         _ablate(runs, limit, jobs, out)
         return
-    with points_bar() as bar:
-        replayed = replay_all(runs, limit_requests=limit, workers=jobs, on_progress=bar.update)
+    with watched(run_options(jobs)) as (_, options):
+        replayed = replay_all(runs, limit_requests=limit, options=options)
     out.mkdir(parents=True, exist_ok=True)
     write_csv(out / "validation.csv", replayed)
     if bands is not None:
@@ -98,13 +99,12 @@ def validate(
 
 def _ablate(runs: Sequence[MeasuredRun], limit: int | None, jobs: int, out: Path) -> None:
     """Print the errors term by term, and leave them as `ablations.md`."""
-    from sim.cli.progress import points_bar
+    from sim.cli.options import run_options
+    from sim.cli.tail import watched
     from sim.evidence.validate.ablations import ablate, ablation_lines, ablation_markdown
 
-    with points_bar() as bar:
-        table = ablate(
-            runs, limit_requests=limit, workers=jobs, on_progress=lambda _, progress: bar.update(progress)
-        )
+    with watched(run_options(jobs)) as (_, options):
+        table = ablate(runs, limit_requests=limit, options=options)
     out.mkdir(parents=True, exist_ok=True)
     (out / "ablations.md").write_text("\n".join(ablation_markdown(table)) + "\n", encoding="utf-8")
     for line in ablation_lines(table):

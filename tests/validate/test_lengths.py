@@ -8,8 +8,8 @@ import pytest
 from sim.evidence.validate import sent_requests
 from sim.evidence.validate.run_table import MeasuredLengths, parse_lengths
 from sim.evidence.validate.sent_requests import CannotRunError
-from sim.scenario.lengths import Fixed, Marginal, Quantiles, Uniform
-from sim.workload.quantile_grids import QuantileGrid
+from sim.scenario.distributions import Fixed, Marginal, Quantiles, Uniform
+from sim.scenario.quantile_grids import QuantileGrid
 
 
 def draw(text: str, count: int = 20_000) -> np.ndarray:

@@ -10,7 +10,7 @@ from cost_models import Parallelism, StepCostModel, engine_profile
 from sim.evidence.validate import ReplayedRun, Selection, read_measured_runs, replay_all
 from sim.evidence.validate.report import error_lines, final_lines, write_csv
 from sim.evidence.validate.run_table import read_runs
-from sim.jobs.points import Progress
+from sim.jobs.options import Progress, RunOptions
 from tests.validate.helpers import PLAIN, one_run, write_requests, write_runs
 
 SYNC = {"async_scheduling": "0", "num_kv_tokens": "100000", "client": "go"}
@@ -86,7 +86,9 @@ def test_results_are_the_same_whatever_the_number_of_processes(tmp_path: Path) -
         ),
     )
     runs = read_runs(path).runs
-    alone, together = replay_all(runs), replay_all(runs, workers=2)
+    alone, together = (
+        replay_all(runs, options=RunOptions(workers=workers, store=None)) for workers in (1, 2)
+    )
     assert [o.simulated for o in alone] == [o.simulated for o in together]
     assert alone[0].simulated != alone[1].simulated, "each run draws its own arrivals"
     backwards = replay_all(runs[::-1])[::-1]
@@ -102,7 +104,7 @@ def test_twins_are_simulated_once_and_judged_each_by_its_own_client(tmp_path: Pa
         PLAIN | {"run_id": "c", "num_requests": "2", "client": "go"},
     )
     told: list[Progress] = []
-    a, b, c = replay_all(read_runs(path).runs, on_progress=told.append)
+    a, b, c = replay_all(read_runs(path).runs, options=RunOptions(store=None, on_progress=told.append))
     assert told[-1].total == 2
     assert [o.run.run_id for o in (a, b, c)] == ["a", "b", "c"]
     assert b.simulated["ttft_mean_ms"] - a.simulated["ttft_mean_ms"] == pytest.approx(4.25)

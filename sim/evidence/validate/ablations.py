@@ -7,9 +7,8 @@ nothing to show on these runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from cost_models import Calibration, EngineProfile, ServingFacts
 from cost_models.parameters import (
@@ -24,7 +23,7 @@ from cost_models.parameters import (
 from sim.evidence.validate.replay import SHIPPED, Variant, replay_all
 from sim.evidence.validate.run_table import MeasuredRun
 from sim.evidence.validate.scoring import ErrorSummary, errors_by_metric
-from sim.jobs.points import Progress
+from sim.jobs.options import RunOptions
 
 __all__ = ["ABLATED_METRICS", "VARIANTS", "Ablation", "ablate", "ablation_lines", "ablation_markdown"]
 
@@ -138,19 +137,13 @@ def ablate(
     *,
     limit_requests: int | None = None,
     variants: Sequence[Variant] = VARIANTS,
-    workers: int | None = 1,
-    on_progress: Callable[[Variant, Progress], None] | None = None,
+    options: RunOptions | None = None,
 ) -> list[Ablation]:
-    """Simulate the runs once for every variant. `on_progress` hears of every run that is done."""
+    """Simulate the runs once for every variant."""
+    options = (options or RunOptions()).over_many_calls()
     table = []
     for variant in variants:
-        replayed = replay_all(
-            runs,
-            limit_requests=limit_requests,
-            variant=variant,
-            workers=workers,
-            on_progress=None if on_progress is None else partial(on_progress, variant),
-        )
+        replayed = replay_all(runs, limit_requests=limit_requests, variant=variant, options=options)
         errors = errors_by_metric(error for each in replayed for error in each.errors)
         table.append(
             Ablation(variant.name, {name: errors[name] for name in ABLATED_METRICS if name in errors})

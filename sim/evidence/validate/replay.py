@@ -43,7 +43,8 @@ from sim.evidence.validate.scoring import (
     score,
 )
 from sim.evidence.validate.sent_requests import CannotRunError
-from sim.jobs.points import Outcome, Point, Progress, run_points
+from sim.jobs.options import RunOptions
+from sim.jobs.points import Outcome, Point, run_points
 from sim.scenario import Scenario
 
 __all__ = ["SHIPPED", "ReplayedRun", "Selection", "Variant", "read_measured_runs", "replay_all"]
@@ -188,12 +189,12 @@ def replay_all(
     *,
     limit_requests: int | None = None,
     variant: Variant = SHIPPED,
-    workers: int | None = 1,
-    on_progress: Callable[[Progress], None] | None = None,
+    options: RunOptions | None = None,
 ) -> list[ReplayedRun]:
     """Simulate every run, with the cost model of `variant`, and see how far off it is; in order.
 
-    `limit_requests` cuts each run to its first requests, for a quick look.
+    `limit_requests` cuts each run to its first requests, for a quick look; `options` says how and where runs
+    are simulated.
     """
     found: list[ReplayedRun | MappedRun] = []
     for run in runs:
@@ -202,9 +203,7 @@ def replay_all(
         except CannotRunError as error:
             found.append(ReplayedRun(run, {}, (), (), reason=str(error)))
     points = [_point(each, variant) for each in found if isinstance(each, MappedRun)]
-    outcomes = iter(
-        run_points(points, columns=OBSERVED_COLUMNS, workers=workers, store=None, on_progress=on_progress)
-    )
+    outcomes = iter(run_points(points, columns=OBSERVED_COLUMNS, options=options))
     return [each if isinstance(each, ReplayedRun) else _replayed(each, next(outcomes)) for each in found]
 
 

@@ -17,7 +17,7 @@ from typing import cast
 
 from sim.errors import Fault, InputError
 from sim.evidence.validate.requests_file import RequestRows, parse_filter
-from sim.scenario.lengths import Fixed, Marginal, Quantiles, Uniform
+from sim.scenario.distributions import Fixed, Marginal, Quantiles, Uniform
 
 __all__ = [
     "CHECK_GROUPS",

@@ -15,11 +15,11 @@ import numpy as np
 
 from sim.evidence.validate.requests_file import RequestRows, read_requests
 from sim.evidence.validate.run_table import MeasuredLengths, MeasuredRun
-from sim.scenario.lengths import Fixed, Marginal, Quantiles, Uniform
+from sim.scenario.distributions import Fixed, Marginal, Quantiles, Uniform
+from sim.scenario.quantile_grids import grid, grid_names
 from sim.values import Floats, Ints
 from sim.workload import RequestTable, Workload
 from sim.workload.prompts import SessionPrompts
-from sim.workload.quantile_grids import grid, grid_names
 
 __all__ = ["CannotRunError", "SentRequests", "sent_requests"]
 

@@ -19,6 +19,7 @@ from sim.errors import input_error
 from sim.evidence.validate.replay import SHIPPED, Variant, replay_all
 from sim.evidence.validate.run_table import MeasuredRun
 from sim.evidence.validate.scoring import ErrorSummary, MetricError, group_by, held_out, summarize_errors
+from sim.jobs.options import RunOptions
 
 __all__ = ["BOUNDS", "FITTED_METRICS", "ServingFit", "fit_serving"]
 
@@ -78,7 +79,7 @@ def fit_serving(
     names: Sequence[str],
     *,
     limit_requests: int | None = None,
-    workers: int | None = 1,
+    options: RunOptions | None = None,
     max_trials: int = 60,
     on_trial: Callable[[int, float], None] | None = None,
 ) -> ServingFit:
@@ -96,7 +97,7 @@ def fit_serving(
     here = [run for run in runs if run.gpu and gpu(run.gpu).name == part]
     fitted = [run for run in here if not held_out(run.run_id)]
     shipped = serving_facts(gpu(part))
-    replayed = partial(_errors, limit_requests=limit_requests, workers=workers)
+    replayed = partial(_errors, limit_requests=limit_requests, options=options)
     before = replayed(here, {})
     weights = _weights([error for error in before if error.part == "fitted"])
     if len(weights) < MIN_COMPARISONS_PER_CONSTANT * len(names):
@@ -150,10 +151,10 @@ def _errors(
     constants: Mapping[str, float],
     *,
     limit_requests: int | None,
-    workers: int | None,
+    options: RunOptions | None,
 ) -> list[MetricError]:
     variant = Variant("trial", facts=partial(_changed, constants)) if constants else SHIPPED
-    replayed = replay_all(runs, limit_requests=limit_requests, variant=variant, workers=workers)
+    replayed = replay_all(runs, limit_requests=limit_requests, variant=variant, options=options)
     return [error for each in replayed for error in each.errors if error.metric in FITTED_METRICS]
 
 
