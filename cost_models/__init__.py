@@ -1,11 +1,12 @@
 """cost_models: how long a step takes and how many KV blocks fit.
 
 Knows GPUs, models and kernels; knows no scheduler, no clock and no scenario. A `StepShape` goes in, seconds
-come out (`StepCostModel`); a model, a GPU and an engine's limits go in, a memory budget comes out
-(`memory_plan`).
+come out (`StepCostModel`); a memory budget comes out of `memory_plan`. Both are made from one `Deployment`: a
+model, GPUs and an engine's settings.
 """
 
 from cost_models.calibration import Calibration, calibration, load_calibration
+from cost_models.deployment import Deployment
 from cost_models.dtypes import weight_dtype
 from cost_models.engines import (
     EngineDefaults,
@@ -23,7 +24,6 @@ from cost_models.models import Model, NamedModel, model, model_names
 from cost_models.parallel import Parallelism
 from cost_models.serving import ServingFacts, serving_facts
 from cost_models.shapes import BOUNDS, DecodeRun, StepCost, StepShape
-from cost_models.speculation import speculative_step
 from cost_models.step_cost import StepCostModel
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "CalibrationError",
     "CostModelError",
     "DecodeRun",
+    "Deployment",
     "DoesNotFitError",
     "EngineDefaults",
     "EngineProfile",
@@ -59,6 +60,5 @@ __all__ = [
     "model_from_hf_config",
     "model_names",
     "serving_facts",
-    "speculative_step",
     "weight_dtype",
 ]

@@ -7,11 +7,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cost_models.calibration import Calibration
+from cost_models.deployment import Deployment
 from cost_models.gpus import Gpu
 from cost_models.models import Model
 from cost_models.operators.decode import DecodeBatch, DecodeKernel, batch_seconds, run_seconds
 from cost_models.operators.prefill import PrefillKernel
-from cost_models.parallel import Parallelism
 from cost_models.serving import SHORT_CHUNK_TOKENS, ServingFacts
 
 MIN_LAUNCH_S = 1e-6
@@ -24,16 +24,12 @@ class ModelAttention:
 
     def __init__(
         self,
-        spec: Model,
-        part: Gpu,
-        parallel: Parallelism,
+        deployment: Deployment,
         fitted: Calibration,
-        kv_bytes: int,
         facts: ServingFacts,
     ) -> None:
-        """`kv_bytes`: size of one element of the KV cache; fp8 streams slower a byte than its half size
-        promises.
-        """
+        spec, part, parallel = deployment.model, deployment.gpu, deployment.parallel
+        kv_bytes = deployment.kv_element_bytes
         window = spec.sliding_window
         self.num_layers = float(spec.num_layers)
         self.window_tokens = window.tokens if window else 0
@@ -43,6 +39,7 @@ class ModelAttention:
         self.decode_fixed_s = spec.num_layers * max(fitted.decode.t0_s - whole.launch_gap_s, MIN_LAUNCH_S)
         self.prefill_fixed_s = spec.num_layers * max(fitted.prefill.t0_s - whole.launch_gap_s, MIN_LAUNCH_S)
         heads = spec.num_heads // parallel.tensor
+        # fp8 streams slower a byte than its half size promises
         streamed = kv_bytes / (whole.fp8_kv_efficiency if kv_bytes == 1 else 1.0)
         if spec.mla:
             mla = spec.mla

@@ -10,16 +10,13 @@ from typing import Final
 import numpy as np
 
 from cost_models.calibration import Calibration
-from cost_models.dtypes import WeightDtype
+from cost_models.deployment import Deployment
 from cost_models.engines import padded_tokens
-from cost_models.gpus import Gpu
 from cost_models.layers import Linear, attention_linears, ffn_linears, head_parameters
-from cost_models.models import Model
 from cost_models.operators.collectives import all_reduce_s, nccl_s, send_recv_s
 from cost_models.operators.gemm import rising_gemm_time
 from cost_models.operators.moe import experts_touched, moe_s
 from cost_models.operators.roofline import Floats, pnorm
-from cost_models.parallel import Parallelism
 from cost_models.serving import LARGE_PRODUCT_ROWS, LARGE_PRODUCT_TILE_ROWS, ServingFacts
 
 
@@ -86,10 +83,7 @@ class ForwardPass:
 
     def __init__(
         self,
-        spec: Model,
-        part: Gpu,
-        parallel: Parallelism,
-        weights: WeightDtype,
+        deployment: Deployment,
         fitted: Calibration,
         facts: ServingFacts,
         *,
@@ -100,51 +94,38 @@ class ForwardPass:
         """
         self._facts = facts
         self._sampler_bytes_per_logit = sampler_bytes_per_logit
-        self.spec = spec
-        self.gpu = part
-        self.parallel = parallel
-        self.weights = weights
-        self.fitted = fitted
+        self._spec = spec = deployment.model
+        self._gpu = deployment.gpu
+        self._parallel = parallel = deployment.parallel
+        self._weights = weights = deployment.weight_dtype
+        self._fitted = fitted
         self._linears = attention_linears(spec, parallel, weights) + ffn_linears(spec, parallel, weights)
 
     def layers(self, tokens: Floats) -> Floats:
         """Embedding and all layers without attention kernels; (4, n) seconds in the order of `Row`."""
         seconds = np.zeros((4, len(tokens)))
         self._add_linears(seconds, tokens, self._linears)
-        if self.spec.moe:
+        if self._spec.moe:
             self._add_experts(seconds, tokens)
         self._add_small_kernels(seconds, tokens)
-        seconds[3] += self.spec.num_layers * self._facts.layer_gap_s
+        seconds[3] += self._spec.num_layers * self._facts.layer_gap_s
         seconds[2] += self._communication_s(tokens)
         return seconds
 
     def head(self, rows: Floats) -> Floats:
         """Final norm, vocabulary projection, gathering the logits and sampling, for `rows` sampled rows."""
         seconds = np.zeros((4, len(rows)))
-        tp, vocab = self.parallel.tensor, head_parameters(self.spec, self.parallel) // self.spec.hidden
-        self._add_linears(seconds, rows, [Linear("head", vocab, self.spec.hidden, 1, quantized=False)])
-        self._add_kernels(seconds, 1.0, 2.0 * 4.0 * rows * self.spec.hidden)
+        tp, vocab = self._parallel.tensor, head_parameters(self._spec, self._parallel) // self._spec.hidden
+        self._add_linears(seconds, rows, [Linear("head", vocab, self._spec.hidden, 1, quantized=False)])
+        self._add_kernels(seconds, 1.0, 2.0 * 4.0 * rows * self._spec.hidden)
         # Softmax, noise and argmax over 32-bit logits; every rank samples all rows, whatever TP.
-        self._add_kernels(seconds, 3.0, 2.0 * 4.0 * rows * self.spec.vocab)
-        seconds[3] += self._sampler_bytes_per_logit * rows * self.spec.vocab / self.gpu.memory_bytes_per_s
+        self._add_kernels(seconds, 3.0, 2.0 * 4.0 * rows * self._spec.vocab)
+        seconds[3] += self._sampler_bytes_per_logit * rows * self._spec.vocab / self._gpu.memory_bytes_per_s
         if tp > 1:
-            gathered = 2.0 * rows * self.spec.vocab
-            params = self.fitted.nccl["all_gather"]
-            seconds[2] += nccl_s("all_gather", gathered, 0.0 * rows + tp, self.gpu, params)
+            gathered = 2.0 * rows * self._spec.vocab
+            params = self._fitted.nccl["all_gather"]
+            seconds[2] += nccl_s("all_gather", gathered, 0.0 * rows + tp, self._gpu, params)
         return seconds
-
-    def lora(self, rank: int) -> tuple[float, float]:
-        """(seconds of a step in which any request has an adapter, seconds for each distinct adapter).
-
-        Every linear layer runs two more kernels, shrink to `rank` and expand, and reads rank · (n + k)
-        weights an adapter (S-LoRA and Punica papers). From the formula; not measured.
-        """
-        adapted = [linear for linear in self._linears if linear.name != "router"]
-        calls = sum(linear.count for linear in adapted)
-        elements = sum(linear.count * (linear.n + linear.k) for linear in adapted)
-        whole = self.fitted.whole_model
-        speed = self.gpu.memory_bytes_per_s * whole.fused_memory_efficiency
-        return 2.0 * calls * whole.graph_floor_s, 2.0 * rank * elements / speed
 
     def _add_linears(self, seconds: Floats, tokens: Floats, linears: Sequence[Linear]) -> None:
         times: dict[Linear, Floats] = {}
@@ -159,8 +140,8 @@ class ForwardPass:
         """One product of each of these linear layers, all of one dtype; (layers, 4, n) seconds."""
         compute, size = ("bf16", 2.0)
         if linears[0].quantized:
-            compute, size = self.gpu.compute_dtype(self.weights.compute), self.weights.bytes_per_weight
-        table = self.fitted.gemm
+            compute, size = self._gpu.compute_dtype(self._weights.compute), self._weights.bytes_per_weight
+        table = self._fitted.gemm
         fallback = table["fp8"] if compute == "fp4" else table["bf16"]
         params = table.get(compute, fallback)
         params = replace(
@@ -172,7 +153,7 @@ class ForwardPass:
             tokens,
             np.array([float(linear.n) for linear in linears]),
             np.array([float(linear.k) for linear in linears]),
-            self.gpu,
+            self._gpu,
             params,
             weight_bytes=size,
             compute=compute,
@@ -186,11 +167,11 @@ class ForwardPass:
         return seconds
 
     def _add_experts(self, seconds: Floats, tokens: Floats) -> None:
-        moe, parallel, dtype, params = self.spec.moe, self.parallel, self.weights, self.fitted.moe
+        moe, parallel, dtype, params = self._spec.moe, self._parallel, self._weights, self._fitted.moe
         assert moe is not None
         quantized = dtype.scope != "none"
         size = dtype.bytes_per_weight if quantized else 2.0
-        compute = self.gpu.compute_dtype(dtype.compute) if quantized else "bf16"
+        compute = self._gpu.compute_dtype(dtype.compute) if quantized else "bf16"
         ones = np.ones_like(tokens)
         # With expert parallelism every data-parallel engine brings its tokens, assumed alike.
         spread = parallel.expert > 1
@@ -204,21 +185,21 @@ class ForwardPass:
             rows,
             touched,
             moe.num_experts * ones,
-            self.spec.hidden * ones,
+            self._spec.hidden * ones,
             inner * ones,
             moe.top_k * ones,
-            self.gpu,
+            self._gpu,
             params,
             weight_bytes=size,
             compute=compute,
         )
         work_s = work_s - params.t0_s
-        flops_s = 6.0 * rows * self.spec.hidden * inner / self.gpu.peak_flop_per_s(compute)
-        bytes_s = touched * 3.0 * self.spec.hidden * inner * size / self.gpu.memory_bytes_per_s
+        flops_s = 6.0 * rows * self._spec.hidden * inner / self._gpu.peak_flop_per_s(compute)
+        bytes_s = touched * 3.0 * self._spec.hidden * inner * size / self._gpu.memory_bytes_per_s
         compute_bound = flops_s / params.compute_efficiency > bytes_s / params.memory_efficiency
         seconds[0] += moe.num_layers * np.where(compute_bound, work_s, 0.0)
         seconds[1] += moe.num_layers * np.where(compute_bound, 0.0, work_s)
-        seconds[3] += moe.num_layers * max(params.t0_s - self.fitted.whole_model.launch_gap_s, 0.0)
+        seconds[3] += moe.num_layers * max(params.t0_s - self._fitted.whole_model.launch_gap_s, 0.0)
 
     def _add_kernels(self, seconds: Floats, count: float, moved_bytes: Floats) -> None:
         """`count` elementwise kernels as the compiler fuses them: a floor, and bytes at a streaming
@@ -226,9 +207,9 @@ class ForwardPass:
 
         What passes the floor counts as compute: it grows with the tokens as the products do.
         """
-        whole = self.fitted.whole_model
+        whole = self._fitted.whole_model
         floor_s = whole.graph_floor_s
-        stream_s = moved_bytes / (self.gpu.memory_bytes_per_s * whole.fused_memory_efficiency)
+        stream_s = moved_bytes / (self._gpu.memory_bytes_per_s * whole.fused_memory_efficiency)
         beyond_s = pnorm(stream_s, 0.0 * stream_s + floor_s, 2.0) - floor_s
         seconds[0] += count * beyond_s
         seconds[3] += count * floor_s
@@ -237,9 +218,9 @@ class ForwardPass:
         """Embedding; per layer two norms (each with its residual), rope (with any query and key norm),
         activation.
         """
-        spec, tp = self.spec, self.parallel.tensor
+        spec, tp = self._spec, self._parallel.tensor
         row = 2.0 * tokens
-        heads = spec.num_heads // tp + (1 if spec.mla else 2 * self.parallel.kv_heads_per_gpu(spec))
+        heads = spec.num_heads // tp + (1 if spec.mla else 2 * self._parallel.kv_heads_per_gpu(spec))
         dim = spec.mla.qk_nope_head_dim + spec.mla.qk_rope_head_dim if spec.mla else spec.head_dim
         self._add_kernels(seconds, 1.0, 2.0 * row * spec.hidden)
         self._add_kernels(seconds, 2.0 * spec.num_layers, 4.0 * row * spec.hidden)
@@ -250,18 +231,18 @@ class ForwardPass:
         self._add_kernels(seconds, spec.num_dense_layers, row * inner)
 
     def _communication_s(self, tokens: Floats) -> Floats:
-        spec, parallel, fit = self.spec, self.parallel, self.fitted
+        spec, parallel, fit = self._spec, self._parallel, self._fitted
         hidden_bytes = 2.0 * tokens * spec.hidden
         seconds = np.zeros_like(tokens)
         if parallel.tensor > 1:
             gpus = 0.0 * tokens + parallel.tensor
-            one = all_reduce_s(hidden_bytes, gpus, self.gpu, fit.all_reduce, fit.nccl["all_reduce"])
+            one = all_reduce_s(hidden_bytes, gpus, self._gpu, fit.all_reduce, fit.nccl["all_reduce"])
             seconds = seconds + (2 * spec.num_layers + 1) * one
         if parallel.expert > 1 and parallel.data > 1:
             gpus = 0.0 * tokens + parallel.expert
             everything = hidden_bytes * parallel.data
-            gather = nccl_s("all_gather", everything, gpus, self.gpu, fit.nccl["all_gather"])
-            scatter = nccl_s("reduce_scatter", everything, gpus, self.gpu, fit.nccl["reduce_scatter"])
+            gather = nccl_s("all_gather", everything, gpus, self._gpu, fit.nccl["all_gather"])
+            scatter = nccl_s("reduce_scatter", everything, gpus, self._gpu, fit.nccl["reduce_scatter"])
             seconds = seconds + spec.num_moe_layers * (gather + scatter)
         if parallel.pipeline > 1:
             seconds = seconds + (parallel.pipeline - 1) * send_recv_s(hidden_bytes, fit.send_recv)

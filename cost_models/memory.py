@@ -10,17 +10,16 @@ release.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cost_models.catalog import number, numbers, text
-from cost_models.dtypes import WeightDtype, kv_dtype_bytes
-from cost_models.engines import EngineDefaults, engine_defaults, entry_since, is_v1
+from cost_models.deployment import Deployment
+from cost_models.dtypes import weight_dtype
+from cost_models.engines import entry_since, is_v1
 from cost_models.errors import GIB, DoesNotFitError, SpecError
-from cost_models.gpus import Gpu, gpu
-from cost_models.layers import weights_bytes
-from cost_models.models import Model, model
+from cost_models.layers import attention_linears, ffn_linears, weights_bytes
+from cost_models.models import Model
 from cost_models.parallel import Parallelism
-from cost_models.step_cost import model_weight_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +81,40 @@ class MemoryPlan:
             f"{self.kv_cache_bytes / GIB:.2f} GiB for KV cache"
         )
 
+    def beside(self, taken_bytes: float, more_bytes_per_token: int = 0) -> MemoryPlan:
+        """The plan where others take some of the KV cache's memory, and room in it for every token.
+
+        It may be left with no block at all.
+        """
+        left = self.kv_cache_bytes - taken_bytes
+        per_token = self.bytes_per_token + more_bytes_per_token
+        return replace(
+            self,
+            weights_bytes=self.weights_bytes + taken_bytes,
+            kv_cache_bytes=left,
+            bytes_per_token=per_token,
+            num_gpu_blocks=_blocks(left, per_token, self.block_size),
+        )
+
 
 _USUAL_ERROR_BYTES = 0.5 * GIB
 _LARGEST_TENSOR_PARALLEL = 64
+_LORA_BYTES = 2
+_PACKED = {"qkv": 3, "gate_up": 2}
+"""Layers that vLLM has merged; each of the merged ones has an adapter of its own."""
 
 
-def kv_bytes_per_token(
-    spec: Model, parallel: Parallelism, kv_cache_dtype: str = "auto", engine_version: str = "0.16.0"
-) -> int:
+def kv_bytes_per_token(deployment: Deployment) -> int:
     """KV-cache bytes of one token on one GPU, for the pipeline stage with the most layers.
 
     2 · L · max(kv_heads/TP, 1) · head_dim · b; MLA keeps L · latent · b on every rank, padded to 640 by V0
     engines.
     """
-    size = kv_dtype_bytes(kv_cache_dtype)
+    spec, parallel, size = deployment.model, deployment.parallel, deployment.kv_element_bytes
     layers = -(-spec.num_layers // parallel.pipeline)
     if spec.mla:
-        latent = spec.mla.latent_dim if is_v1(engine_version) else -(-spec.mla.latent_dim // 128) * 128
-        return layers * latent * size
+        latent = spec.mla.latent_dim
+        return layers * (latent if is_v1(deployment.engine_version) else -(-latent // 128) * 128) * size
     return 2 * layers * parallel.kv_heads_per_gpu(spec) * spec.head_dim * size
 
 
@@ -118,150 +133,89 @@ def forward_bytes(spec: Model, parallel: Parallelism, num_tokens: int) -> float:
 
 
 def memory_plan(
-    spec: Model | str,
-    part: Gpu | str,
-    parallel: Parallelism | None = None,
+    deployment: Deployment,
     *,
-    weight_dtype: str = "auto",
-    kv_cache_dtype: str = "auto",
-    max_num_seqs: int | None = None,
-    max_num_batched_tokens: int | None = None,
-    max_model_len: int | None = None,
-    gpu_memory_utilization: float | None = None,
-    block_size: int = 16,
-    engine_version: str = "0.16.0",
-    enforce_eager: bool = False,
     sampler: str = "auto",
     enable_chunked_prefill: bool = True,
     total_memory_bytes: float | None = None,
 ) -> MemoryPlan:
-    """Predict the KV blocks of one engine from per-GPU numbers; what is None takes the release's default.
+    """Predict the KV blocks of one engine from per-GPU numbers.
 
-    sampler: auto, native (PyTorch) or flashinfer. total_memory_bytes: what CUDA reports, where it is known.
-    Raises SpecError for a split that does not divide the model, and DoesNotFitError, with the arithmetic
-    and the smallest tensor parallel size that would fit, when not a single block is left.
+    sampler: auto, native (PyTorch) or flashinfer. enable_chunked_prefill: without it, V0 engines profile a
+    step of max_model_len tokens. total_memory_bytes: what CUDA reports, where it is known. Raises SpecError
+    for a split that does not divide the model, and DoesNotFitError, with the arithmetic and the smallest
+    tensor parallel size that would fit, when not a single block is left.
     """
-    if isinstance(spec, str):
-        named = model(spec)
-        spec = named.model
-        if weight_dtype == "auto" and named.weight_dtype:
-            weight_dtype = named.weight_dtype
-    part = gpu(part) if isinstance(part, str) else part
-    parallel = parallel or Parallelism()
-    parallel.check(spec)
-    request = _Request(
-        spec=spec,
-        part=part,
-        defaults=engine_defaults(engine_version, part),
-        dtype=model_weight_dtype(spec, weight_dtype),
-        kv_cache_dtype=kv_cache_dtype,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=max_model_len,
-        utilization=gpu_memory_utilization,
-        block_size=block_size,
-        engine_version=engine_version,
-        enforce_eager=enforce_eager,
-        sampler=sampler,
-        chunked=enable_chunked_prefill,
-        total_bytes=total_memory_bytes or part.memory_bytes,
+    deployment.check()
+    if sampler not in ("auto", "native", "flashinfer"):
+        raise SpecError("memory plan", [f"sampler must be auto, native or flashinfer, not {sampler}"])
+    total_bytes = total_memory_bytes or deployment.gpu.memory_bytes
+    plan = _plan(deployment, sampler, enable_chunked_prefill, total_bytes)
+    if plan.num_gpu_blocks >= 1:
+        return plan
+    # The smallest larger tensor parallel size that divides the model and holds one request of max_model_len.
+    for tensor in range(deployment.parallel.tensor + 1, _LARGEST_TENSOR_PARALLEL + 1):
+        split = replace(deployment, parallel=replace(deployment.parallel, tensor=tensor))
+        try:
+            split.check()
+        except SpecError:
+            continue
+        larger = _plan(split, sampler, enable_chunked_prefill, total_bytes)
+        if larger.kv_tokens >= (deployment.max_model_len or 1):
+            raise DoesNotFitError(plan.arithmetic(), tensor)
+    raise DoesNotFitError(plan.arithmetic(), None)
+
+
+def _plan(deployment: Deployment, sampler: str, chunked: bool, total_bytes: float) -> MemoryPlan:
+    spec, parallel = deployment.model, deployment.parallel
+    facts = entry_since("memory", deployment.engine_version)
+    tokens = deployment.max_num_batched_tokens
+    if not chunked and not is_v1(deployment.engine_version) and deployment.max_model_len:
+        tokens = deployment.max_model_len
+    sampler_kind = sampler if sampler != "auto" else text(facts, "sampler")
+    non_torch = numbers(facts, "non_torch_gib")
+    doublings = min(max(parallel.tensor - 1, 0).bit_length(), len(non_torch) - 1)
+    budget = deployment.gpu_memory_utilization * total_bytes
+    weights = weights_bytes(spec, parallel, deployment.weight_dtype)
+    forward = forward_bytes(spec, parallel, tokens)
+    forward += spec.vision_profile_gib * GIB
+    logit_bytes = 0.0 if spec.is_pooling else number(facts, f"{sampler_kind}_bytes_per_logit")
+    sampling = float(deployment.max_num_seqs * spec.vocab) * logit_bytes
+    graphs = 0.0 if deployment.enforce_eager else number(facts, "cuda_graph_share") * weights
+    left = budget - weights - max(forward, sampling) - non_torch[doublings] * GIB - graphs
+    per_token = kv_bytes_per_token(deployment)
+    return MemoryPlan(
+        model=spec.name,
+        gpu=deployment.gpu.name,
+        tensor_parallel=parallel.tensor,
+        gpu_memory_utilization=deployment.gpu_memory_utilization,
+        total_bytes=total_bytes,
+        budget_bytes=budget,
+        weights_bytes=weights,
+        forward_bytes=forward,
+        sampler_bytes=sampling,
+        non_torch_bytes=non_torch[doublings] * GIB,
+        cuda_graph_bytes=graphs,
+        kv_cache_bytes=left,
+        bytes_per_token=per_token,
+        block_size=deployment.block_size,
+        num_gpu_blocks=_blocks(left, per_token, deployment.block_size),
     )
-    request.check()
-    plan = request.plan(parallel)
-    if plan.num_gpu_blocks < 1:
-        raise DoesNotFitError(plan.arithmetic(), request.smallest_that_fits(parallel))
-    return plan
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """Everything that a plan depends on except how the model is split."""
+def _blocks(kv_cache_bytes: float, bytes_per_token: int, block_size: int) -> int:
+    return max(int(kv_cache_bytes // (bytes_per_token * block_size)), 0)
 
-    spec: Model
-    part: Gpu
-    defaults: EngineDefaults
-    dtype: WeightDtype
-    kv_cache_dtype: str
-    max_num_seqs: int | None
-    max_num_batched_tokens: int | None
-    max_model_len: int | None
-    utilization: float | None
-    block_size: int
-    engine_version: str
-    enforce_eager: bool
-    sampler: str
-    chunked: bool
-    total_bytes: float
 
-    def check(self) -> None:
-        """Raise SpecError, listing all values that make no sense."""
-        faults = []
-        if self.utilization is not None and not 0.0 < self.utilization <= 1.0:
-            faults.append(f"gpu_memory_utilization must be in (0, 1], not {self.utilization:g}")
-        if self.block_size < 1:
-            faults.append(f"block_size must be at least 1, not {self.block_size}")
-        for name, value in (
-            ("max_num_seqs", self.max_num_seqs),
-            ("max_num_batched_tokens", self.max_num_batched_tokens),
-            ("max_model_len", self.max_model_len),
-        ):
-            if value is not None and value < 1:
-                faults.append(f"{name} must be at least 1, not {value}")
-        if self.sampler not in ("auto", "native", "flashinfer"):
-            faults.append(f"sampler must be auto, native or flashinfer, not {self.sampler}")
-        if faults:
-            raise SpecError(f"memory plan of {self.spec.name}", faults)
-
-    def plan(self, parallel: Parallelism) -> MemoryPlan:
-        spec, facts = self.spec, entry_since("memory", self.engine_version)
-        utilization = self.utilization or self.defaults.gpu_memory_utilization
-        seqs = self.max_num_seqs or self.defaults.max_num_seqs
-        tokens = self.max_num_batched_tokens or self.defaults.max_num_batched_tokens
-        if not self.chunked and not is_v1(self.engine_version) and self.max_model_len:
-            tokens = self.max_model_len
-        sampler_kind = self.sampler if self.sampler != "auto" else text(facts, "sampler")
-        non_torch = numbers(facts, "non_torch_gib")
-        doublings = min(max(parallel.tensor - 1, 0).bit_length(), len(non_torch) - 1)
-        budget = utilization * self.total_bytes
-        weights = weights_bytes(spec, parallel, self.dtype)
-        forward = forward_bytes(spec, parallel, tokens)
-        forward += spec.vision_profile_gib * GIB
-        logit_bytes = 0.0 if spec.is_pooling else number(facts, f"{sampler_kind}_bytes_per_logit")
-        sampler = float(seqs * spec.vocab) * logit_bytes
-        graphs = 0.0 if self.enforce_eager else number(facts, "cuda_graph_share") * weights
-        left = budget - weights - max(forward, sampler) - non_torch[doublings] * GIB - graphs
-        per_token = kv_bytes_per_token(spec, parallel, self.kv_cache_dtype, self.engine_version)
-        return MemoryPlan(
-            model=spec.name,
-            gpu=self.part.name,
-            tensor_parallel=parallel.tensor,
-            gpu_memory_utilization=utilization,
-            total_bytes=self.total_bytes,
-            budget_bytes=budget,
-            weights_bytes=weights,
-            forward_bytes=forward,
-            sampler_bytes=sampler,
-            non_torch_bytes=non_torch[doublings] * GIB,
-            cuda_graph_bytes=graphs,
-            kv_cache_bytes=left,
-            bytes_per_token=per_token,
-            block_size=self.block_size,
-            num_gpu_blocks=max(int(left // (per_token * self.block_size)), 0),
-        )
-
-    def smallest_that_fits(self, parallel: Parallelism) -> int | None:
-        """The smallest larger tensor parallel size that divides the model and holds one request of
-        max_model_len.
-
-        Without a max_model_len, one block is enough.
-        """
-        needed = self.max_model_len or 1
-        for tensor in range(parallel.tensor + 1, _LARGEST_TENSOR_PARALLEL + 1):
-            try:
-                split = Parallelism(tensor, parallel.pipeline, parallel.data, parallel.expert)
-                split.check(self.spec)
-            except SpecError:
-                continue
-            if self.plan(split).kv_tokens >= needed:
-                return tensor
-        return None
+def lora_bytes(spec: Model, parallel: Parallelism, max_loras: int, rank: int) -> float:
+    """GPU memory that vLLM sets aside for adapters, bytes a GPU: for each slot two matrices beside every
+    linear layer, rank x inputs and outputs x rank, in 16 bits. Experts have none.
+    """
+    dtype = weight_dtype("bf16")
+    linears = attention_linears(spec, parallel, dtype) + ffn_linears(spec, parallel, dtype)
+    elements = sum(
+        rank * (_PACKED.get(linear.name, 1) * linear.k + linear.n) * linear.count
+        for linear in linears
+        if linear.name != "router"
+    )
+    return float(_LORA_BYTES * max_loras * elements)

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cost_models.deployment import Deployment
 from cost_models.engines import version_key
 from cost_models.errors import GIB, CostModelError
 from cost_models.gpus import gpu
@@ -128,7 +129,7 @@ def _compare(row: Mapping[str, str]) -> MemoryCheckRow:
     parallel = Parallelism(int(row["tp"]), int(_number(row, "pp") or 1))
     version = row["vllm_version"]
     total = _number(row, "gpu_mem_gb") or _number(row, "gpu_mem_assumed")
-    plan = memory_plan(
+    deployment = Deployment.of(
         named.model,
         part,
         parallel,
@@ -141,6 +142,9 @@ def _compare(row: Mapping[str, str]) -> MemoryCheckRow:
         block_size=block_size,
         engine_version=version,
         enforce_eager=row.get("enforce_eager") == "True",
+    )
+    plan = memory_plan(
+        deployment,
         sampler=row.get("sampler") or "auto",
         enable_chunked_prefill=row.get("chunked_prefill") != "False",
         total_memory_bytes=total * GIB if total else None,

@@ -22,14 +22,12 @@ class StepShape:
     prefill_chunks: (chunk tokens, prefix tokens already in KV) of every other request.
     num_sampled: rows that go through the head and the sampler.
     num_requests: requests in the step.
-    num_lora_adapters: distinct LoRA adapters among the requests.
     """
 
     __slots__ = (
         "decode_context_tokens",
         "max_decode_context_tokens",
         "num_decodes",
-        "num_lora_adapters",
         "num_requests",
         "num_sampled",
         "num_tokens",
@@ -47,7 +45,6 @@ class StepShape:
         prefill_chunks: tuple[tuple[int, int], ...] = (),
         num_sampled: int = 0,
         num_requests: int = 0,
-        num_lora_adapters: int = 0,
     ) -> None:
         self.num_tokens = num_tokens
         self.num_decodes = num_decodes
@@ -57,11 +54,10 @@ class StepShape:
         self.prefill_chunks = prefill_chunks
         self.num_sampled = num_sampled
         self.num_requests = num_requests
-        self.num_lora_adapters = num_lora_adapters
 
     def _values(self) -> tuple[object, ...]:
         decodes = self.num_decodes, self.decode_context_tokens, self.max_decode_context_tokens
-        counts = self.num_tokens, self.num_sampled, self.num_requests, self.num_lora_adapters
+        counts = self.num_tokens, self.num_sampled, self.num_requests
         return *decodes, *counts, self.window_context_tokens, self.prefill_chunks
 
     def __eq__(self, other: object) -> bool:

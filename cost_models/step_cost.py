@@ -6,29 +6,16 @@ from typing import Final
 
 from cost_models.attention import ModelAttention
 from cost_models.calibration import Calibration, calibration
-from cost_models.dtypes import WeightDtype, kv_dtype_bytes, weight_dtype
-from cost_models.engines import (
-    EngineProfile,
-    cudagraph_capture_sizes,
-    engine_defaults,
-    engine_profile,
-)
+from cost_models.deployment import Deployment
+from cost_models.engines import EngineProfile, cudagraph_capture_sizes, engine_profile
 from cost_models.forward import ForwardPass, RowTable
-from cost_models.gpus import Gpu, gpu
-from cost_models.models import Model, model
 from cost_models.operators.decode import DecodeBatch
-from cost_models.parallel import Parallelism
 from cost_models.serving import ServingFacts, samples_top_p, serving_facts
 from cost_models.shapes import BOUNDS, DecodeRun, StepCost, StepShape
 
 _INDEX: Final = {bound: index for index, bound in enumerate(BOUNDS)}
 _KV: Final = _INDEX["kv"]
 _HOST: Final = _INDEX["host"]
-
-
-def model_weight_dtype(spec: Model, name: str) -> WeightDtype:
-    """The weight dtype called `name`; `auto` is the checkpoint's own."""
-    return weight_dtype(spec.quantization or spec.dtype if name == "auto" else name)
 
 
 class _Decodes:
@@ -76,104 +63,45 @@ def _largest(
 
 
 class StepCostModel:
-    """Maps a StepShape to seconds for one model on one kind of engine. Pure: equal shapes cost equal time.
+    """Maps a StepShape to seconds for one deployment. Pure: equal shapes cost equal time.
 
     Never knows the size of the KV pool: a step costs the same in a full and in an empty one.
     """
 
     def __init__(
         self,
-        spec: Model,
-        part: Gpu,
-        parallel: Parallelism,
+        deployment: Deployment,
         *,
-        weights: WeightDtype,
-        kv_bytes: int,
-        fitted: Calibration,
-        facts: ServingFacts,
-        profile: EngineProfile,
-        async_scheduling: bool,
-        capture_sizes: tuple[int, ...],
-        lora_rank: int = 0,
-        sorts_logits: bool = False,
-    ) -> None:
-        """Use `build`, which fills in an engine release's defaults."""
-        self.model = spec
-        self.gpu = part
-        self.parallel = parallel
-        self.weights = weights
-        self.calibration = fitted
-        self.profile = profile
-        self.async_scheduling = async_scheduling
-        self.capture_sizes = capture_sizes
-        sampler_bytes = profile.sampler_bytes_per_logit if sorts_logits else 0.0
-        forward = ForwardPass(
-            spec, part, parallel, weights, fitted, facts, sampler_bytes_per_logit=sampler_bytes
-        )
-        self._layers = RowTable(forward.layers, capture_sizes)
-        self._heads = RowTable(forward.head)
-        self._lora_fixed_s, self._lora_adapter_s = forward.lora(lora_rank)
-        self._attention = ModelAttention(spec, part, parallel, fitted, kv_bytes, facts)
-        self._stages = parallel.pipeline
-        self._decodes: dict[int, _Decodes] = {}
-        self._eager_s = 0.0 if capture_sizes else profile.eager_layer_s * spec.num_layers
-        self._step_host_s = profile.step_host_s
-        self._request_host_s = profile.request_host_s
-        self._step_gap_s = profile.step_gap_s
-
-    @classmethod
-    def build(
-        cls,
-        spec: Model | str,
-        part: Gpu | str,
-        parallel: Parallelism | None = None,
-        *,
-        weight_dtype: str = "auto",
-        kv_cache_dtype: str = "auto",
-        engine_version: str = "0.16.0",
-        async_scheduling: bool | None = None,
-        enforce_eager: bool = False,
-        max_num_seqs: int | None = None,
-        max_num_batched_tokens: int | None = None,
-        lora_rank: int = 0,
-        greedy: bool = False,
         fitted: Calibration | None = None,
         facts: ServingFacts | None = None,
         profile: EngineProfile | None = None,
-    ) -> StepCostModel:
-        """Assemble the cost model of one engine; what is None takes the release's default on that GPU.
+    ) -> None:
+        """`fitted`, `facts` and `profile` replace what is shipped for the GPU and the release.
 
-        `greedy`: every request asks for temperature 0; else rows are sampled as the model's
-        generation_config.json says, which for most means top-p. `lora_rank`: of adapters that steps may have.
-        `fitted`, `facts` and `profile` replace what is shipped for the GPU and the release. Raises SpecError
-        for a split that does not divide the model and UnknownNameError for names that nobody knows.
+        Raises SpecError for a split that does not divide the model.
         """
-        if isinstance(spec, str):
-            named = model(spec)
-            spec = named.model
-            if weight_dtype == "auto" and named.weight_dtype:
-                weight_dtype = named.weight_dtype
-        part = gpu(part) if isinstance(part, str) else part
-        parallel = parallel or Parallelism()
-        parallel.check(spec)
-        defaults = engine_defaults(engine_version, part)
-        sizes = cudagraph_capture_sizes(
-            max_num_seqs or defaults.max_num_seqs, max_num_batched_tokens or defaults.max_num_batched_tokens
-        )
-        return cls(
-            spec,
-            part,
-            parallel,
-            weights=model_weight_dtype(spec, weight_dtype),
-            kv_bytes=kv_dtype_bytes(kv_cache_dtype),
-            fitted=fitted or calibration(part.name),
-            facts=facts or serving_facts(part),
-            profile=profile or engine_profile(engine_version),
-            async_scheduling=defaults.async_scheduling if async_scheduling is None else async_scheduling,
-            capture_sizes=() if enforce_eager else sizes,
-            lora_rank=lora_rank,
-            sorts_logits=not greedy and samples_top_p(spec),
-        )
+        deployment.check()
+        spec, part = deployment.model, deployment.gpu
+        self.deployment = deployment
+        self.calibration = fitted = fitted or calibration(part.name)
+        facts = facts or serving_facts(part)
+        profile = profile or engine_profile(deployment.engine_version)
+        sizes: tuple[int, ...] = ()
+        if not deployment.enforce_eager:
+            sizes = cudagraph_capture_sizes(deployment.max_num_seqs, deployment.max_num_batched_tokens)
+        sorts_logits = not deployment.greedy and samples_top_p(spec)
+        sampler_bytes = profile.sampler_bytes_per_logit if sorts_logits else 0.0
+        forward = ForwardPass(deployment, fitted, facts, sampler_bytes_per_logit=sampler_bytes)
+        self._layers = RowTable(forward.layers, sizes)
+        self._heads = RowTable(forward.head)
+        self._attention = ModelAttention(deployment, fitted, facts)
+        self._async = deployment.async_scheduling
+        self._stages = deployment.parallel.pipeline
+        self._decodes: dict[int, _Decodes] = {}
+        self._eager_s = 0.0 if sizes else profile.eager_layer_s * spec.num_layers
+        self._step_host_s = profile.step_host_s
+        self._request_host_s = profile.request_host_s
+        self._step_gap_s = profile.step_gap_s
 
     @property
     def calibration_id(self) -> str:
@@ -198,7 +126,7 @@ class StepCostModel:
         largest_s, bound, host_s = known.largest_s, known.bound, known.host_s
         if kv_s > largest_s:
             largest_s, bound = kv_s, "kv"
-        if host_s > (gpu_s if self.async_scheduling else largest_s):
+        if host_s > (gpu_s if self._async else largest_s):
             bound = "host"
         stages = self._stages
         return StepCost(gpu_s, host_s, bound, gpu_s if stages == 1 else known.stage_s + kv_s / stages)
@@ -217,7 +145,7 @@ class StepCostModel:
         )
         total_s, fixed_s, fixed, host_s = known.total_s, known.largest_s, _INDEX[known.bound], known.host_s
         gpu_s = [total_s + kv_s for kv_s in reads_s]
-        eager_s, ahead = self._eager_s, self.async_scheduling
+        eager_s, ahead = self._eager_s, self._async
         if eager_s:
             gpu_s = [max(one_s, eager_s) for one_s in gpu_s]
         bounds = [_KV if kv_s > fixed_s else fixed for kv_s in reads_s]
@@ -235,7 +163,7 @@ class StepCostModel:
         """Cost of one step of any composition. Deterministic and pure."""
         decodes = shape.num_decodes
         plain = shape.num_tokens == decodes == shape.num_sampled
-        if plain and not shape.prefill_chunks and not shape.num_lora_adapters:
+        if plain and not shape.prefill_chunks:
             return self.decode_step(
                 decodes,
                 shape.decode_context_tokens,
@@ -248,7 +176,7 @@ class StepCostModel:
             gpu_s = self._eager_s
         largest_s, bound = _largest(compute_s, weights_s, kv_s, comm_s, latency_s)
         host_s = self._step_host_s + shape.num_requests * self._request_host_s
-        if host_s > (gpu_s if self.async_scheduling else largest_s):
+        if host_s > (gpu_s if self._async else largest_s):
             bound = "host"
         if self._stages == 1:
             return StepCost(gpu_s, host_s, bound, gpu_s)
@@ -285,9 +213,6 @@ class StepCostModel:
             compute_s += attention_s
             kv_s += write_s
             latency_s += attention.prefill_fixed_s
-        if shape.num_lora_adapters:
-            latency_s += self._lora_fixed_s
-            weights_s += shape.num_lora_adapters * self._lora_adapter_s
         return compute_s, weights_s, kv_s, comm_s, latency_s
 
     def _known(self, count: int) -> _Decodes:

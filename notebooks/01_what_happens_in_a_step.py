@@ -77,8 +77,8 @@ answer[[*tokens.columns, "num_preemptions", "num_running", "num_waiting", "step_
 # %%
 pd.Series(
     {
-        "model": run.setup.model.name,
-        "GPU": run.setup.gpu.name,
+        "model": run.summary["model_id"],
+        "GPU": run.summary["gpu"],
         "mirrors": run.summary["mirrors"],
         "KV blocks": run.setup.num_gpu_blocks,
         "blocks of a finished request": -(-(400 + 120 - 1) // 16),

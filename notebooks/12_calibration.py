@@ -29,7 +29,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from cost_models import StepCostModel, StepShape, calibration, gpu, load_calibration
+from cost_models import Deployment, StepCostModel, StepShape, calibration, gpu, load_calibration
 from cost_models.fit import calibrate, check_calibration, read_tables, save_calibration
 from cost_models.fit.forms import predict
 
@@ -156,7 +156,7 @@ lower = {
 
 
 def step_ms(parameters) -> dict[str, float]:
-    model = StepCostModel.build("meta-llama/Llama-3.1-8B", "h100-sxm", fitted=parameters)
+    model = StepCostModel(Deployment.of("meta-llama/Llama-3.1-8B", "h100-sxm"), fitted=parameters)
     return {name: 1000 * model.step(shape).gpu_s for name, shape in STEPS.items()}
 
 

@@ -13,8 +13,6 @@ from sim.cluster.recorder import Recorder, Status, TokenTimes
 from sim.cluster.router import make_router
 from sim.cluster.watched import Watch
 from sim.cluster.world import Progress, World
-from sim.engine_setup import EngineSetup, engine_setup
-from sim.policy_setup import policy_notes
 from sim.random_streams import streams
 from sim.results.error_bands import band_summary, fell_behind
 from sim.results.feature_summary import feature_summary, turns_given_up
@@ -32,6 +30,7 @@ from sim.results.run_tables import Columns, frame, preemption_columns, request_c
 from sim.results.summary import EngineTotals, summarize
 from sim.scenario import Scenario, SloTarget
 from sim.scenario.resolve import mirrored
+from sim.setup import EngineSetup, engine_setup, priority_notes
 from sim.values import Json
 from sim.version import dryserve_version
 from sim.workload import Limits, Workload, build_workload
@@ -229,7 +228,7 @@ class RunResult:
             "loop": workload.loop,
             "warmup_s": scenario.warmup_s,
             "horizon_s": scenario.horizon_s,
-            "gpu": setup.gpu.name,
+            "gpu": setup.deployment.gpu.name,
             "num_gpus": gpus,
             "num_replicas": scenario.cluster.replicas,
             "notes": self.notes,
@@ -282,7 +281,7 @@ class RunResult:
     @property
     def resolved(self) -> Scenario:
         """The scenario with the engine's defaults filled in."""
-        return self.scenario.model_copy(update={"engine": self.setup.engine})
+        return self.scenario.resolved
 
     @property
     def targets(self) -> dict[str, SloTarget]:
@@ -294,7 +293,7 @@ class RunResult:
     def notes(self) -> list[str]:
         """What to know before trusting the numbers."""
         notes = [*self.setup.notes, *self.workload.notes, *preemption_notes(self._engines, self.stuck)]
-        notes += policy_notes(self.setup.engine, has_priorities=bool(self.workload.table.priority.any()))
+        notes += priority_notes(self.setup.engine, has_priorities=bool(self.workload.table.priority.any()))
         statuses = self._recorder.requests.status
         flying, unsent = statuses.count(Status.IN_FLIGHT), statuses.count(Status.NOT_SENT)
         given_up = int(turns_given_up(np.array(statuses), self.workload.table.turn_after).sum())
@@ -319,8 +318,8 @@ class RunResult:
             "endpoint_type": "dryserve",
             "backend": "dryserve",
             "label": self.scenario.name,
-            "model_id": self.setup.model.name,
-            "tokenizer_id": self.setup.model.name,
+            "model_id": self.setup.deployment.model.name,
+            "tokenizer_id": self.setup.deployment.model.name,
             "num_prompts": len(table),
             "request_rate": rate,
             "burstiness": {"poisson": 1.0, "gamma": getattr(section, "burstiness", None)}.get(section.kind),

@@ -127,10 +127,3 @@ class PrefillKernel:
         io_s = tokens * self._io_token_s + prefix_tokens * self._prefix_token_s
         main_s = soft_max(soft_max(busy_s, longest_s, self._exponent), io_s, self._io_exponent)
         return main_s, tokens * self._write_token_s
-
-
-def prefill_flops(chunk: int, prefix: int, heads: int, qk_dim: int, v_dim: int) -> float:
-    """FLOPs of causal attention of `chunk` new tokens behind `prefix` old ones: 2·heads·(qk+v)·q·(prefix +
-    q/2).
-    """
-    return 2.0 * heads * (qk_dim + v_dim) * chunk * (prefix + 0.5 * chunk)

@@ -44,7 +44,7 @@ def render(result: RunResult) -> str:
     """The whole exposition."""
     lines: dict[str, list[str]] = {}
     for replica in range(len(result.engines)):
-        labels = {"model_name": result.setup.model.name, "engine": str(replica)}
+        labels = {"model_name": result.setup.deployment.model.name, "engine": str(replica)}
         for (name, kind, told), samples in _engine(result, replica, labels):
             lines.setdefault(name, [f"# HELP {name} {told}", f"# TYPE {name} {kind}"]).extend(samples)
     return "\n".join([line for family in lines.values() for line in family] + ["# EOF", ""])

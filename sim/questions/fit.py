@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.cluster.step_log import histogram
-from sim.engine_setup import EngineSetup, engine_setup
 from sim.random_streams import streams
 from sim.results.metrics import percentiles_over_time
 from sim.scenario import Scenario
+from sim.setup import EngineSetup, engine_setup
 from sim.simulation import simulate_workload
 from sim.workload import Limits, RequestTable, Workload, build_workload
 
@@ -110,10 +110,10 @@ def render(found: Fit) -> str:
 
 
 def _memory(found: Fit) -> Iterator[str]:
-    plan, scenario = found.setup.plan, found.scenario
-    engine = scenario.engine
+    plan, engine = found.setup.plan, found.scenario.engine
+    deployment = found.setup.deployment
     split = f"TP {engine.tensor_parallel_size}, PP {engine.pipeline_parallel_size}"
-    yield f"{found.setup.model.name} on {found.setup.gpu.name}, {split}, vLLM {engine.version}"
+    yield f"{deployment.model.name} on {deployment.gpu.name}, {split}, vLLM {engine.version}"
     if plan is None:
         yield f"KV blocks as given: {engine.num_gpu_blocks_override}"
         return
@@ -153,4 +153,6 @@ def _concurrency(found: Fit) -> Iterator[str]:
         yield "holds blocks only for the tokens it has so far: more fit. But long ones stay longer: fewer do."
     if found.num_preemptions:
         yield f"It preempted {found.num_preemptions:,} times: not all that run can grow that long."
+    if found.setup.plan is not None and found.setup.plan.margin_note:
+        yield f"note: {found.setup.plan.margin_note}"
     yield from (f"note: {note}" for note in found.setup.notes)

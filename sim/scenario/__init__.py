@@ -4,7 +4,7 @@ from sim.scenario.engine import EngineSection
 from sim.scenario.loader import load_scenario, scenario_from_data, scenario_names
 from sim.scenario.overrides import parse_axis, parse_grid
 from sim.scenario.reference import json_schema, reference_markdown
-from sim.scenario.scenario import Scenario, resolved_engine
+from sim.scenario.scenario import Scenario
 from sim.scenario.slo import Slo, SloTarget, parse_slo
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "parse_grid",
     "parse_slo",
     "reference_markdown",
-    "resolved_engine",
     "scenario_from_data",
     "scenario_names",
 ]

@@ -11,7 +11,7 @@ from sim.scenario.engine import EngineSection
 from sim.scenario.policies import OffloadMode
 from sim.scenario.resolve import schedules_ahead_by_default
 from sim.scenario.rules import DRAFTS_BY_BATCH_SINCE, SINCE, knows
-from sim.scenario.scenario import Scenario, resolved_engine
+from sim.scenario.scenario import Scenario
 from sim.scenario.workload import (
     MixWorkload,
     TraceWorkload,
@@ -34,7 +34,7 @@ def scenario_faults(scenario: Scenario) -> list[Fault]:
         *_workload_faults(scenario),
     ]
     try:
-        engine = resolved_engine(scenario)
+        engine = scenario.resolved.engine
         return [*faults, *_limit_faults(scenario, engine), *_policy_faults(scenario, engine)]
     except InputError as error:
         return [*faults, *error.faults]

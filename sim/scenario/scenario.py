@@ -1,6 +1,8 @@
 """The root of a scenario: one question about one cluster, with every field's type, bounds and meaning."""
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr
 
@@ -77,25 +79,31 @@ class Scenario(Section):
         alone._workload_path = f"workload.workloads.{name}"  # noqa: SLF001
         return alone
 
+    @cached_property
+    def resolved(self) -> Self:
+        """This scenario with every default of the engine's version and GPU written out; worked out once.
+
+        Only `num_gpu_blocks_override` may stay null, and switches that the release does not have. Raises
+        `InputError` if the context length of the model is not known.
+        """
+        try:
+            engine = filled_engine(self.engine, self.model, self.gpu)
+        except UnknownContextLengthError as error:
+            raise InputError([self.fault("engine.max_model_len", str(error))]) from None
+        return self.model_copy(update={"engine": engine})
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other values for some fields, which does not take `resolved` along."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("resolved", None)
+        return copied
+
     def dump_resolved(self) -> str:
         """YAML of every field, engine defaults filled in; equal scenarios and versions give equal text."""
-        resolved = self.model_copy(update={"engine": resolved_engine(self)})
         head = f"mirrors vLLM {self.engine.version}; every default written out"
-        return f"# dryserve {dryserve_version()}; {head}\n{yaml_text(resolved.model_dump(mode='json'))}"
+        return f"# dryserve {dryserve_version()}; {head}\n{yaml_text(self.resolved.model_dump(mode='json'))}"
 
     def model_post_init(self, context: object) -> None:
         """Takes note of where the values were given, if the loader says so."""
         if isinstance(context, Places):
             self._places = context
-
-
-def resolved_engine(scenario: Scenario) -> EngineSection:
-    """The engine section of a scenario with every default of its version and GPU written out.
-
-    Only `num_gpu_blocks_override` may stay null, and switches that the release does not have. Raises
-    `InputError` if the context length of the model is not known.
-    """
-    try:
-        return filled_engine(scenario.engine, scenario.model, scenario.gpu)
-    except UnknownContextLengthError as error:
-        raise InputError([scenario.fault("engine.max_model_len", str(error))]) from None

@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from sim.cli.commands import app
-from sim.engine_setup import engine_setup
 from sim.errors import InputError
 from sim.evidence.releases import Comparison, compare_releases, render, write
 from sim.evidence.releases.differences import KV_MEMORY, STEP_TIMES
 from sim.evidence.releases.tables import METRICS, table_csv
 from sim.random_streams import streams
 from sim.scenario import load_scenario
+from sim.setup import engine_setup
 from sim.simulation import simulate, simulate_workload
 from sim.workload import Limits, build_workload
 

@@ -10,7 +10,6 @@ from itertools import product
 import pytest
 
 from cost_models import engine_defaults
-from sim.scenario import resolved_engine
 from tests.compare.helpers import small_scenario
 
 LARGE = ("h100-sxm", "h200-sxm", "b200")
@@ -74,7 +73,7 @@ def test_every_default_says_how_it_is_known(version):
 def test_a_scenario_says_what_starts_the_engine():
     """The LLM class takes twice the tokens a step that the server does; whatever is set stays."""
     open_limits = {"max_num_seqs": None, "max_num_batched_tokens": None}
-    assert resolved_engine(small_scenario(**open_limits)).max_num_batched_tokens == 8192
-    offline = resolved_engine(small_scenario(**open_limits, entry_point=LLM))
+    assert small_scenario(**open_limits).resolved.engine.max_num_batched_tokens == 8192
+    offline = small_scenario(**open_limits, entry_point=LLM).resolved.engine
     assert offline.max_num_batched_tokens == 16384
-    assert resolved_engine(small_scenario(entry_point=LLM)).max_num_batched_tokens == 512
+    assert small_scenario(entry_point=LLM).resolved.engine.max_num_batched_tokens == 512

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models import BOUNDS, Parallelism, StepCost, StepCostModel
+from cost_models import BOUNDS, Deployment, Parallelism, StepCost, StepCostModel
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -19,7 +19,7 @@ from cost_models import BOUNDS, Parallelism, StepCost, StepCostModel
 def test_a_run_of_decode_steps_costs_what_its_steps_cost(
     model: str, parallel: Parallelism, ahead: bool
 ) -> None:
-    timer = StepCostModel.build(model, "h100-sxm", parallel, async_scheduling=ahead)
+    timer = StepCostModel(Deployment.of(model, "h100-sxm", parallel, async_scheduling=ahead))
     for decodes, context, longest in [(1, 5, 5), (7, 30_000, 9_000), (256, 700_000, 4_001)]:
         run = timer.decode_run(decodes, context, longest, 300)
         for i, (gpu_s, stage_s, bound) in enumerate(zip(run.gpu_s, run.stage_s, run.bounds, strict=True)):

@@ -7,6 +7,7 @@ import csv
 import pytest
 
 from cost_models import (
+    Deployment,
     DoesNotFitError,
     Parallelism,
     SpecError,
@@ -30,7 +31,7 @@ def test_the_plan_of_llama_8b_on_an_h100_by_hand():
 
     vLLM 0.11.0 logged 51.38 GiB for this start-up.
     """
-    plan = memory_plan(LLAMA_8B, "h100-sxm", engine_version="0.11.0")
+    plan = memory_plan(Deployment.of(LLAMA_8B, "h100-sxm", engine_version="0.11.0"))
     assert plan.weights_bytes / GIB == pytest.approx(8.03e9 * 2 / GIB, rel=0.001)
     assert plan.sampler_bytes == pytest.approx(1024 * 128256 * 38.6)
     assert plan.forward_bytes == pytest.approx(8192 * 2 * (3 * 14336 + 4 * 4096))
@@ -67,18 +68,27 @@ def test_kv_bytes_of_a_token_by_kind_of_attention():
     """Grouped: 2 · 80 · 8 · 128 · 2, split by TP until a KV head is left. Latent: 27 · 576 · 2 on every
     rank.
     """
-    assert kv_bytes_per_token(LLAMA_70B, Parallelism(1)) == 327_680
-    assert kv_bytes_per_token(LLAMA_70B, Parallelism(8)) == 40_960
-    assert kv_bytes_per_token(LLAMA_70B, Parallelism(16)) == 40_960
-    assert kv_bytes_per_token(LLAMA_70B, Parallelism(1), "fp8") == 163_840
+    assert kv_bytes_per_token(Deployment.of(LLAMA_70B, "h100-sxm", Parallelism(1))) == 327_680
+    assert kv_bytes_per_token(Deployment.of(LLAMA_70B, "h100-sxm", Parallelism(8))) == 40_960
+    assert kv_bytes_per_token(Deployment.of(LLAMA_70B, "h100-sxm", Parallelism(16))) == 40_960
+    assert (
+        kv_bytes_per_token(Deployment.of(LLAMA_70B, "h100-sxm", Parallelism(1), kv_cache_dtype="fp8"))
+        == 163_840
+    )
     latent = model("deepseek-ai/DeepSeek-V2-Lite").model
-    assert kv_bytes_per_token(latent, Parallelism(1)) == kv_bytes_per_token(latent, Parallelism(4)) == 31_104
+    assert (
+        kv_bytes_per_token(Deployment.of(latent, "h100-sxm", Parallelism(1)))
+        == kv_bytes_per_token(Deployment.of(latent, "h100-sxm", Parallelism(4)))
+        == 31_104
+    )
 
 
 def test_early_engines_pad_the_latent():
     """vLLM 0.7 keeps 640 instead of 576: 78,080 B a token for DeepSeek-R1, as logged."""
     spec = model("deepseek-ai/DeepSeek-R1").model
-    assert kv_bytes_per_token(spec, Parallelism(8), engine_version="0.7.3") == 78_080
+    assert (
+        kv_bytes_per_token(Deployment.of(spec, "h100-sxm", Parallelism(8), engine_version="0.7.3")) == 78_080
+    )
 
 
 @pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200"])
@@ -87,7 +97,7 @@ def test_a_replica_counts_the_blocks_of_one_gpu(name, tensor):
     """Every GPU holds its share of the same tokens: capacity is budget over per-GPU bytes, never times TP."""
     part = gpu(name)
     try:
-        plan = memory_plan(LLAMA_70B, part, Parallelism(tensor))
+        plan = memory_plan(Deployment.of(LLAMA_70B, part, Parallelism(tensor)))
     except DoesNotFitError:
         assert 2 * 70.55e9 / tensor > 0.8 * part.memory_bytes
         return
@@ -99,14 +109,14 @@ def test_a_replica_counts_the_blocks_of_one_gpu(name, tensor):
 
 def test_capacity_grows_faster_than_the_number_of_gpus():
     """Splitting the weights leaves more of each GPU: TP 4 keeps more than twice what TP 2 keeps."""
-    two, four = (memory_plan(LLAMA_70B, "h200-sxm", Parallelism(n)).kv_tokens for n in (2, 4))
+    two, four = (memory_plan(Deployment.of(LLAMA_70B, "h200-sxm", Parallelism(n))).kv_tokens for n in (2, 4))
     assert four > 2 * two
 
 
 def test_a_model_that_cannot_fit_shows_the_arithmetic_and_the_smallest_tp():
     """141 GB of weights in 79 GiB. Two GPUs leave 0.3 GiB, too little for one request of 8,192 tokens."""
     with pytest.raises(DoesNotFitError) as error:
-        memory_plan(LLAMA_70B, "h100-sxm", max_model_len=8192)
+        memory_plan(Deployment.of(LLAMA_70B, "h100-sxm", max_model_len=8192))
     assert error.value.smallest_tensor_parallel == 4
     assert "0.9 x 79.18 GiB - 131.42 weights" in str(error.value)
     assert "smallest tensor_parallel_size that fits is 4" in str(error.value)
@@ -114,45 +124,45 @@ def test_a_model_that_cannot_fit_shows_the_arithmetic_and_the_smallest_tp():
 
 def test_a_model_that_fits_nowhere_says_so():
     with pytest.raises(DoesNotFitError, match="no tensor_parallel_size that divides the model fits"):
-        memory_plan(model("Qwen/Qwen2.5-7B-Instruct").model, "t4", gpu_memory_utilization=0.01)
+        memory_plan(Deployment.of(model("Qwen/Qwen2.5-7B-Instruct").model, "t4", gpu_memory_utilization=0.01))
 
 
 def test_a_thin_margin_is_noted():
-    assert memory_plan(
-        LLAMA_70B, "h100-sxm", Parallelism(2), max_num_seqs=8, gpu_memory_utilization=0.88
-    ).margin_note
-    assert not memory_plan(LLAMA_70B, "h100-sxm", Parallelism(8)).margin_note
+    scarce = Deployment.of(LLAMA_70B, "h100-sxm", Parallelism(2), max_num_seqs=8, gpu_memory_utilization=0.88)
+    assert memory_plan(scarce).margin_note
+    assert not memory_plan(Deployment.of(LLAMA_70B, "h100-sxm", Parallelism(8))).margin_note
 
 
 def test_settings_move_the_plan_the_right_way():
-    base = memory_plan(LLAMA_8B, "h100-sxm").kv_tokens
-    assert memory_plan(LLAMA_8B, "h100-sxm", gpu_memory_utilization=0.8).kv_tokens < base
-    assert memory_plan(LLAMA_8B, "h100-sxm", max_num_batched_tokens=65536).kv_tokens < base
-    assert memory_plan(LLAMA_8B, "h100-sxm", max_num_seqs=128).kv_tokens > base
-    assert memory_plan(LLAMA_8B, "h100-sxm", kv_cache_dtype="fp8").kv_tokens == pytest.approx(
+    base = memory_plan(Deployment.of(LLAMA_8B, "h100-sxm")).kv_tokens
+    assert memory_plan(Deployment.of(LLAMA_8B, "h100-sxm", gpu_memory_utilization=0.8)).kv_tokens < base
+    assert memory_plan(Deployment.of(LLAMA_8B, "h100-sxm", max_num_batched_tokens=65536)).kv_tokens < base
+    assert memory_plan(Deployment.of(LLAMA_8B, "h100-sxm", max_num_seqs=128)).kv_tokens > base
+    assert memory_plan(Deployment.of(LLAMA_8B, "h100-sxm", kv_cache_dtype="fp8")).kv_tokens == pytest.approx(
         2 * base, rel=0.001
     )
-    assert memory_plan(LLAMA_8B, "h100-sxm", weight_dtype="fp8").kv_tokens > base
-    assert memory_plan(LLAMA_8B, "h100-sxm", sampler="flashinfer").kv_tokens > base
-    coarse = memory_plan(LLAMA_8B, "h100-sxm", block_size=128)
+    assert memory_plan(Deployment.of(LLAMA_8B, "h100-sxm", weight_dtype="fp8")).kv_tokens > base
+    assert memory_plan(Deployment.of(LLAMA_8B, "h100-sxm"), sampler="flashinfer").kv_tokens > base
+    coarse = memory_plan(Deployment.of(LLAMA_8B, "h100-sxm", block_size=128))
     assert coarse.kv_tokens <= base
     assert coarse.kv_tokens % 128 == 0
 
 
 def test_graph_memory_counts_from_0_21_on_and_never_without_graphs():
-    assert memory_plan(LLAMA_8B, "h100-sxm", engine_version="0.20.1").cuda_graph_bytes == 0
-    assert memory_plan(LLAMA_8B, "h100-sxm", engine_version="0.21.0").cuda_graph_bytes > 0
-    assert (
-        memory_plan(LLAMA_8B, "h100-sxm", engine_version="0.21.0", enforce_eager=True).cuda_graph_bytes == 0
-    )
+    assert memory_plan(Deployment.of(LLAMA_8B, "h100-sxm", engine_version="0.20.1")).cuda_graph_bytes == 0
+    assert memory_plan(Deployment.of(LLAMA_8B, "h100-sxm", engine_version="0.21.0")).cuda_graph_bytes > 0
+    eager = Deployment.of(LLAMA_8B, "h100-sxm", engine_version="0.21.0", enforce_eager=True)
+    assert memory_plan(eager).cuda_graph_bytes == 0
 
 
 def test_nonsense_lists_every_fault():
     with pytest.raises(SpecError) as error:
-        memory_plan(LLAMA_8B, "h100-sxm", gpu_memory_utilization=1.5, block_size=0, sampler="fast")
-    assert len(error.value.faults) == 3
+        memory_plan(Deployment.of(LLAMA_8B, "h100-sxm", gpu_memory_utilization=1.5, block_size=0))
+    assert len(error.value.faults) == 2
+    with pytest.raises(SpecError, match="sampler must be auto, native or flashinfer, not fast"):
+        memory_plan(Deployment.of(LLAMA_8B, "h100-sxm"), sampler="fast")
     with pytest.raises(UnknownNameError, match="kv cache dtype"):
-        memory_plan(LLAMA_8B, "h100-sxm", kv_cache_dtype="int3")
+        memory_plan(Deployment.of(LLAMA_8B, "h100-sxm", kv_cache_dtype="int3"))
 
 
 def row(**changes):

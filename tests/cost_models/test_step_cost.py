@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models import (
+    Deployment,
     Parallelism,
     ServingFacts,
     SpecError,
@@ -18,16 +19,17 @@ from cost_models import (
     model,
 )
 from cost_models.shapes import BOUNDS
-from cost_models.speculation import speculative_step
 
 MODELS = {
-    "dense": StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", "h100-sxm"),
-    "mha": StepCostModel.build("meta-llama/Llama-2-7b-hf", "a100-sxm-80gb"),
-    "windowed": StepCostModel.build("openai/gpt-oss-20b", "h100-sxm"),
-    "moe": StepCostModel.build("mistralai/Mixtral-8x7B-v0.1", "h100-sxm", Parallelism(2)),
-    "mla": StepCostModel.build("deepseek-ai/DeepSeek-V2-Lite", "h200-sxm"),
-    "piped": StepCostModel.build("meta-llama/Meta-Llama-3.1-70B", "h100-sxm", Parallelism(4, 2)),
+    "dense": StepCostModel(Deployment.of("meta-llama/Meta-Llama-3.1-8B", "h100-sxm")),
+    "mha": StepCostModel(Deployment.of("meta-llama/Llama-2-7b-hf", "a100-sxm-80gb")),
+    "windowed": StepCostModel(Deployment.of("openai/gpt-oss-20b", "h100-sxm")),
+    "moe": StepCostModel(Deployment.of("mistralai/Mixtral-8x7B-v0.1", "h100-sxm", Parallelism(2))),
+    "mla": StepCostModel(Deployment.of("deepseek-ai/DeepSeek-V2-Lite", "h200-sxm")),
+    "piped": StepCostModel(Deployment.of("meta-llama/Meta-Llama-3.1-70B", "h100-sxm", Parallelism(4, 2))),
 }
+
+QWEN3_14B = Deployment.of("Qwen/Qwen3-14B", "h100-sxm", engine_version="0.23.0", max_num_seqs=256)
 
 
 def decodes(count, context, model_windows=()):
@@ -105,7 +107,7 @@ def test_no_decode_beats_the_memory_of_the_datasheet(name, count, context):
     """Every weight and every key and value is read once: 8.03 B - 0.53 B (embedding) at 2 bytes, 131,072 B
     a token.
     """
-    cost = StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", name)
+    cost = StepCostModel(Deployment.of("meta-llama/Meta-Llama-3.1-8B", name))
     moved = 2 * (8.03e9 - 128256 * 4096) + count * context * 131_072
     assert cost.step(decodes(count, context)).gpu_s > moved / gpu(name).memory_bytes_per_s
 
@@ -113,14 +115,14 @@ def test_no_decode_beats_the_memory_of_the_datasheet(name, count, context):
 @pytest.mark.parametrize("name", ["h100-sxm", "a100-sxm-80gb", "h200-sxm", "b200", "l40s"])
 def test_no_prefill_beats_the_arithmetic_of_the_datasheet(name):
     """2 FLOPs a weight and token: 6.98 B weights in the layers, plus 4·32·4096·q²/2 of attention."""
-    cost = StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", name)
+    cost = StepCostModel(Deployment.of("meta-llama/Meta-Llama-3.1-8B", name))
     flops = 2 * 6.98e9 * 8192 + 32 * 4 * 4096 * 8192**2 / 2
     assert cost.step(prefill(8192)).gpu_s > flops / gpu(name).bf16_flop_per_s
 
 
 def test_tensor_parallelism_halves_the_weights_and_adds_communication():
-    one = StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", "h100-sxm").terms(decodes(8, 500))
-    two = StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", "h100-sxm", Parallelism(2)).terms(
+    one = StepCostModel(Deployment.of("meta-llama/Meta-Llama-3.1-8B", "h100-sxm")).terms(decodes(8, 500))
+    two = StepCostModel(Deployment.of("meta-llama/Meta-Llama-3.1-8B", "h100-sxm", Parallelism(2))).terms(
         decodes(8, 500)
     )
     assert two["weights"] == pytest.approx(one["weights"] / 2, rel=0.05)
@@ -139,23 +141,24 @@ def test_pipeline_stages_overlap():
 def test_decodes_are_padded_to_a_captured_graph_and_eager_ones_are_not():
     """The linear layers of 257 decodes run at 272 tokens; without graphs they run at 257."""
     spec, part = "meta-llama/Meta-Llama-3.1-8B", "h100-sxm"
-    graph = StepCostModel.build(spec, part)
+    graph = StepCostModel(Deployment.of(spec, part))
     assert graph.terms(decodes(257, 1))["weights"] == pytest.approx(
         graph.terms(decodes(272, 1))["weights"], rel=0.01
     )
-    eager = StepCostModel.build(spec, part, enforce_eager=True)
+    eager = StepCostModel(Deployment.of(spec, part, enforce_eager=True))
     assert eager.step(decodes(1, 100)).gpu_s > graph.step(decodes(1, 100)).gpu_s
 
 
 def test_a_step_does_not_know_the_size_of_the_pool():
     """Neither building the model nor a step takes a number of KV blocks."""
-    known = {*inspect.signature(StepCostModel.build).parameters, *inspect.signature(StepShape).parameters}
+    known = {*inspect.signature(StepCostModel).parameters, *inspect.signature(StepShape).parameters}
     assert not [name for name in known if "block" in name or "pool" in name]
 
 
 def test_host_work_shows_when_it_is_not_hidden():
     """A tiny model on a fast GPU waits for the CPU."""
-    cost = StepCostModel.build("facebook/opt-125m", "b200", engine_version="0.10.1", async_scheduling=False)
+    tiny = Deployment.of("facebook/opt-125m", "b200", engine_version="0.10.1", async_scheduling=False)
+    cost = StepCostModel(tiny)
     assert cost.step(decodes(1, 10)).bound == "host"
 
 
@@ -176,45 +179,34 @@ def test_windowed_layers_read_only_their_window():
     cost = MODELS["windowed"]
     given_sum = cost.decode_step(4, 40_000, 10_000, (4 * 128,))
     assert cost.decode_step(4, 40_000, 10_000) == given_sum
-    full = StepCostModel.build(
-        dataclasses.replace(model("openai/gpt-oss-20b").model, sliding_window=None), "h100-sxm"
-    )
+    whole = dataclasses.replace(model("openai/gpt-oss-20b").model, sliding_window=None)
+    full = StepCostModel(Deployment.of(whole, "h100-sxm"))
     assert full.decode_step(4, 40_000, 10_000).gpu_s > given_sum.gpu_s
 
 
 def test_fp8_kv_reads_less_but_not_half():
     spec, part = "meta-llama/Meta-Llama-3.1-8B", "h100-sxm"
-    plain = StepCostModel.build(spec, part).terms(decodes(64, 8000))["kv"]
-    fp8 = StepCostModel.build(spec, part, kv_cache_dtype="fp8").terms(decodes(64, 8000))["kv"]
+    plain = StepCostModel(Deployment.of(spec, part)).terms(decodes(64, 8000))["kv"]
+    fp8 = StepCostModel(Deployment.of(spec, part, kv_cache_dtype="fp8")).terms(decodes(64, 8000))["kv"]
     assert 0.5 * plain < fp8 < 0.8 * plain
 
 
 def test_int4_weights_speed_up_decode_and_not_prefill():
     spec, part = "meta-llama/Meta-Llama-3.1-8B", "h100-sxm"
-    plain, int4 = StepCostModel.build(spec, part), StepCostModel.build(spec, part, weight_dtype="int4")
+    plain = StepCostModel(Deployment.of(spec, part))
+    int4 = StepCostModel(Deployment.of(spec, part, weight_dtype="int4"))
     assert int4.step(decodes(1, 100)).gpu_s < 0.6 * plain.step(decodes(1, 100)).gpu_s
     assert int4.step(prefill(8192)).gpu_s == pytest.approx(plain.step(prefill(8192)).gpu_s, rel=0.05)
 
 
 def test_an_alias_implies_its_weight_dtype():
-    named = StepCostModel.build("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "h100-sxm")
-    assert named.weights.name == "fp8"
-
-
-def test_a_lora_adapter_costs_something_and_two_cost_more():
-    cost = StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", "h100-sxm", lora_rank=64)
-    times = []
-    for adapters in (0, 1, 2):
-        shape = decodes(8, 500)
-        shape.num_lora_adapters = adapters
-        times.append(cost.step(shape).gpu_s)
-    assert times[0] < times[1] < times[2]
+    named = StepCostModel(Deployment.of("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "h100-sxm"))
+    assert named.deployment.weight_dtype.name == "fp8"
 
 
 def test_verifying_drafts_costs_less_than_decoding_them():
-    """Three drafts and one token in one step, against four steps; the draft model's own time comes on top."""
+    """Three drafts and one token in one step, against four steps."""
     target = MODELS["dense"]
-    draft = StepCostModel.build("Qwen/Qwen3-0.6B", "h100-sxm")
     shape = StepShape(
         num_tokens=4 * 8,
         num_decodes=8,
@@ -223,24 +215,20 @@ def test_verifying_drafts_costs_less_than_decoding_them():
         num_sampled=32,
         num_requests=8,
     )
-    verified = speculative_step(target, shape, 3)
-    assert verified == target.step(shape)
-    assert verified.gpu_s < 2 * target.step(decodes(8, 500)).gpu_s
-    drafted = speculative_step(target, shape, 3, draft)
-    assert drafted.gpu_s == pytest.approx(verified.gpu_s + 3 * draft.decode_step(8, 8 * 504, 504).gpu_s)
+    assert target.step(shape).gpu_s < 2 * target.step(decodes(8, 500)).gpu_s
 
 
 def test_experts_spread_over_two_engines_read_half_of_them_each():
     """Mixtral over 2 GPUs, experts whole: 4 experts a GPU; many tokens touch all 4, or 8 halves."""
-    sliced = StepCostModel.build("mistralai/Mixtral-8x7B-v0.1", "h100-sxm", Parallelism(2))
-    spread = StepCostModel.build("mistralai/Mixtral-8x7B-v0.1", "h100-sxm", Parallelism(2, expert=2))
+    sliced = StepCostModel(Deployment.of("mistralai/Mixtral-8x7B-v0.1", "h100-sxm", Parallelism(2)))
+    spread = StepCostModel(Deployment.of("mistralai/Mixtral-8x7B-v0.1", "h100-sxm", Parallelism(2, expert=2)))
     shape = decodes(64, 100)
     assert spread.terms(shape)["weights"] == pytest.approx(sliced.terms(shape)["weights"], rel=0.1)
 
 
 def test_a_split_that_cannot_be_is_refused():
     with pytest.raises(SpecError, match="does not divide 32 attention heads"):
-        StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", "h100-sxm", Parallelism(3))
+        StepCostModel(Deployment.of("meta-llama/Meta-Llama-3.1-8B", "h100-sxm", Parallelism(3)))
 
 
 def test_a_part_that_was_not_measured_says_so():
@@ -249,7 +237,7 @@ def test_a_part_that_was_not_measured_says_so():
     assert not borrowed.is_measured
     assert "not calibrated" in borrowed.note
     assert "l40s" in borrowed.note
-    assert StepCostModel.build("Qwen/Qwen3-4B", "rtx-4090").calibration_id == "rtx-4090/uncalibrated"
+    assert StepCostModel(Deployment.of("Qwen/Qwen3-4B", "rtx-4090")).calibration_id == "rtx-4090/uncalibrated"
 
 
 def test_one_decode_step_of_qwen3_14b_takes_as_long_as_on_a_real_h100():
@@ -257,7 +245,7 @@ def test_one_decode_step_of_qwen3_14b_takes_as_long_as_on_a_real_h100():
 
     vLLM 0.23.0, one H100 SXM, bf16 (inference-sim/residency-vllm, sweep_rate/agg_2rps).
     """
-    cost = StepCostModel.build("Qwen/Qwen3-14B", "h100-sxm", engine_version="0.23.0", max_num_seqs=256)
+    cost = StepCostModel(QWEN3_14B)
     assert cost.step(decodes(3, 1050)).gpu_s == pytest.approx(11.55e-3, rel=0.03)
 
 
@@ -265,7 +253,7 @@ def test_one_prefill_step_of_qwen3_14b_takes_as_long_as_on_a_real_h100():
     """Measured in the same runs: 41.1 ms 99th percentile gap, the one that holds the prefill of a 987-token
     prompt.
     """
-    cost = StepCostModel.build("Qwen/Qwen3-14B", "h100-sxm", engine_version="0.23.0", max_num_seqs=256)
+    cost = StepCostModel(QWEN3_14B)
     shape = StepShape(990, 3, 3150, 1050, (), ((987, 0),), 4, 4)
     assert cost.step(shape).gpu_s == pytest.approx(41.1e-3, rel=0.05)
 
@@ -275,7 +263,7 @@ def test_steps_of_a_full_engine_take_as_long_as_on_a_real_h100(prompts, measured
     """Measured: intervals between first tokens of one step and the next with 256 requests in flight, each
     step with so many prompts of 986 tokens beside decodes of 1,050 (same source, w5_sweep/agg24 and agg18).
     """
-    cost = StepCostModel.build("Qwen/Qwen3-14B", "h100-sxm", engine_version="0.23.0", max_num_seqs=256)
+    cost = StepCostModel(QWEN3_14B)
     decoding = 256 - prompts
     shape = StepShape(
         decoding + 986 * prompts, decoding, 1050 * decoding, 1114, (), ((986, 0),) * prompts, 256, 256
@@ -286,8 +274,8 @@ def test_steps_of_a_full_engine_take_as_long_as_on_a_real_h100(prompts, measured
 def test_beside_a_prefill_decodes_slow_down_and_the_longest_context_is_one_blocks_work():
     """Two decodes of 1,000 and 3,000 tokens on Llama-3.1-8B: 32 layers of 3,000 · 512 bytes on top."""
     part, facts = gpu("h100-sxm"), ServingFacts(mixed_decode_slowdown=1.5, mixed_block_bandwidth=2.0)
-    cost = StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", part, facts=facts)
-    plain = StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", part, facts=ServingFacts())
+    cost = StepCostModel(Deployment.of("meta-llama/Meta-Llama-3.1-8B", part), facts=facts)
+    plain = StepCostModel(Deployment.of("meta-llama/Meta-Llama-3.1-8B", part), facts=ServingFacts())
     mixed = StepShape(1026, 2, 4000, 3000, (), ((1024, 0),), 3, 3)
     prefill = StepShape(1026, 0, 0, 0, (), ((1024, 0),), 3, 3)
     alone = plain.terms(mixed)["kv"] - plain.terms(prefill)["kv"]
@@ -301,7 +289,7 @@ def test_beside_a_prefill_decodes_slow_down_and_the_longest_context_is_one_block
 def test_a_single_row_streams_weights_faster_where_a_part_has_such_kernels():
     facts = ServingFacts(single_row_gain=1.25)
     cost, plain = (
-        StepCostModel.build("meta-llama/Meta-Llama-3.1-8B", "a100-sxm-80gb", facts=each)
+        StepCostModel(Deployment.of("meta-llama/Meta-Llama-3.1-8B", "a100-sxm-80gb"), facts=each)
         for each in (facts, ServingFacts())
     )
     assert cost.terms(decodes(1, 500))["weights"] == pytest.approx(

@@ -9,13 +9,13 @@ import pytest
 
 import sim.jobs.points as points_module
 from sim import load_scenario, simulate
-from sim.engine_setup import EngineSetup
 from sim.jobs.options import Progress, RunOptions
 from sim.jobs.points import Point, run_points
 from sim.jobs.store import Store, point_key
 from sim.jobs.worker import COLUMNS
 from sim.random_streams import streams
 from sim.scenario import Scenario
+from sim.setup import EngineSetup
 from sim.workload import Limits, Workload, build_workload
 
 FIELDS = ("workload.duration_s=null", "workload.num_requests=25", "cluster.replicas=1")

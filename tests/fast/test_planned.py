@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, example, given, settings
 
-from cost_models import StepCostModel, StepShape
+from cost_models import Deployment, StepCostModel, StepShape
 from scheduler import KVCacheConfig, Request, SchedulerConfig
 from sim.cluster.clock import Alarm, Clock
 from sim.cluster.planned import PlannedReplica
@@ -203,7 +203,7 @@ def test_a_real_cost_model_gives_the_same_records(ahead: bool) -> None:
         prompt=rng.integers(4, 900, n).tolist(),
         output=rng.integers(2, 300, n).tolist(),
     )
-    timer = StepCostModel.build("meta-llama/Llama-3.1-8B", "h100-sxm", async_scheduling=ahead)
+    timer = StepCostModel(Deployment.of("meta-llama/Llama-3.1-8B", "h100-sxm", async_scheduling=ahead))
     config = SchedulerConfig(max_model_len=4096, async_scheduling=ahead)
 
     def make(plain: bool) -> World:

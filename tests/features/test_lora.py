@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cost_models import Parallelism, model
-from sim.feature_setup import lora_bytes
+from cost_models.memory import lora_bytes
 from sim.simulation import simulate
 from tests.cluster.helpers import make_table, make_world, token_times_s
 from tests.features.helpers import make_scenario

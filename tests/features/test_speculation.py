@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models import StepCostModel, StepShape
+from cost_models import Deployment, StepCostModel, StepShape
 from scheduler import EngineCore, InvariantError, KVCacheConfig, Request, SchedulerConfig, SpeculativeConfig
 from scheduler.invariants import check
 from sim.cluster.speculation import Acceptance, FixedDrafter, SpeculationSpec
@@ -253,8 +253,8 @@ def test_a_drafting_model_takes_its_own_time():
     one = {"kind": "burst", "num_requests": 1, "lengths": lengths}
     engine = spec("draft_model", 2, 0.0, model="Qwen/Qwen3-0.6B") | {"async_scheduling": False}
     steps = simulate(make_scenario(one, engine=engine, model="Qwen/Qwen3-8B")).steps
-    target = StepCostModel.build("Qwen/Qwen3-8B", "h100-sxm", async_scheduling=False)
-    draft = StepCostModel.build("Qwen/Qwen3-0.6B", "h100-sxm", async_scheduling=False)
+    target = StepCostModel(Deployment.of("Qwen/Qwen3-8B", "h100-sxm", async_scheduling=False))
+    draft = StepCostModel(Deployment.of("Qwen/Qwen3-0.6B", "h100-sxm", async_scheduling=False))
     verify = StepShape(3, 1, 19, 19, num_sampled=3, num_requests=1)
     first = StepShape(3, 1, 19, 19, num_sampled=1, num_requests=1)
     cost = target.step(verify)

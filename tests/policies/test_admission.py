@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduler import EngineCore, KVCacheConfig, SchedulerConfig
 from scheduler.invariants import check
 from scheduler.release import release
-from sim.scenario import load_scenario, resolved_engine
+from sim.scenario import load_scenario
 from sim.simulation import simulate
 from tests.policies.helpers import fresh, play
 
@@ -138,8 +138,8 @@ def test_whole_prompt_room_is_what_the_release_has_unless_told_otherwise(
     version: str, default: bool, tmp_path: Path
 ) -> None:
     scenario = load_scenario("kv-starved", [f"engine.version={version}"])
-    assert resolved_engine(scenario).reserve_full_prompt is default
+    assert scenario.resolved.engine.reserve_full_prompt is default
     other = load_scenario(
         "kv-starved", [f"engine.version={version}", f"engine.reserve_full_prompt={not default}"]
     )
-    assert resolved_engine(other).reserve_full_prompt is not default
+    assert other.resolved.engine.reserve_full_prompt is not default

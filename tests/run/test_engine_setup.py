@@ -9,9 +9,9 @@ import pytest
 from cost_models import Model, engine_profile, model
 from cost_models.models import SlidingWindow
 from scheduler import GroupKind
-from sim.engine_setup import engine_setup, kv_groups
 from sim.errors import InputError
 from sim.scenario import Scenario, scenario_from_data
+from sim.setup import engine_setup, kv_groups
 
 
 def scenario(

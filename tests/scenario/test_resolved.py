@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cost_models import engine_defaults
-from sim.scenario import load_scenario, resolved_engine, scenario_names
+from sim.scenario import load_scenario, scenario_names
 from tests.scenario.helpers import GOOD, load_text
 
 
@@ -41,13 +41,13 @@ def test_nothing_is_left_to_a_default(tmp_path: Path) -> None:
 
 def test_every_setting_of_the_engine_is_resolved_but_the_override_of_blocks(tmp_path: Path) -> None:
     """And what is off stays off."""
-    engine = resolved_engine(load_text(tmp_path, GOOD, ["engine.version=0.33.0"]))
+    engine = load_text(tmp_path, GOOD, ["engine.version=0.33.0"]).resolved.engine
     features = ["speculative_config", "lora", "grammar"]
     assert [name for name, value in engine if value is None] == ["num_gpu_blocks_override", *features]
 
 
 def test_switches_that_a_release_lacks_stay_open(tmp_path: Path) -> None:
-    engine = resolved_engine(load_text(tmp_path, GOOD))
+    engine = load_text(tmp_path, GOOD).resolved.engine
     lacking = ["max_num_scheduled_tokens", "max_active", "window_retention_tokens"]
     features = ["speculative_config", "lora", "grammar"]
     assert [name for name, value in engine if value is None] == [
@@ -59,12 +59,12 @@ def test_switches_that_a_release_lacks_stay_open(tmp_path: Path) -> None:
 
 def test_a_default_number_of_requests_never_exceeds_the_budget(tmp_path: Path) -> None:
     overrides = ["engine.max_num_seqs=null", "engine.max_num_batched_tokens=64"]
-    assert resolved_engine(load_text(tmp_path, GOOD, overrides)).max_num_seqs == 64
+    assert load_text(tmp_path, GOOD, overrides).resolved.engine.max_num_seqs == 64
 
 
 def test_without_chunked_prefill_the_default_budget_takes_the_longest_prompt(tmp_path: Path) -> None:
     overrides = ["engine.enable_chunked_prefill=false", "engine.max_model_len=100000"]
-    assert resolved_engine(load_text(tmp_path, GOOD, overrides)).max_num_batched_tokens == 100_000
+    assert load_text(tmp_path, GOOD, overrides).resolved.engine.max_num_batched_tokens == 100_000
 
 
 def test_two_spellings_of_one_scenario_resolve_to_the_same_text(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import Parallelism, StepCostModel, engine_profile
+from cost_models import Deployment, StepCostModel, engine_profile
 from sim.evidence.validate import ReplayedRun, Selection, read_measured_runs, replay_all
 from sim.evidence.validate.report import error_lines, final_lines, write_csv
 from sim.evidence.validate.run_table import read_runs
@@ -22,8 +22,8 @@ def replay(folder: Path, **changes: str) -> ReplayedRun:
 
 
 def cost_model() -> StepCostModel:
-    return StepCostModel.build(
-        "meta-llama/Llama-3.1-8B", "h100-sxm", Parallelism(), engine_version="0.16.0", async_scheduling=False
+    return StepCostModel(
+        Deployment.of("meta-llama/Llama-3.1-8B", "h100-sxm", engine_version="0.16.0", async_scheduling=False)
     )
 
 

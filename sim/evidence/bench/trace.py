@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from sim.engine_setup import engine_setup
 from sim.errors import input_error
 from sim.random_streams import streams
 from sim.scenario import Scenario
+from sim.setup import engine_setup
 from sim.workload import Limits, RequestTable, build_workload
 
 _HASH_BLOCK_TOKENS = 512

@@ -26,9 +26,9 @@ from cost_models.shapes import DecodeRun
 from scheduler import EngineCore, Request, SchedulerOutput
 from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.speculation import FixedDrafter
-from sim.engine_setup import EngineSetup, engine_setup
 from sim.evidence.regress.baseline import Decisions, Dispatch, Probe
 from sim.scenario import Scenario
+from sim.setup import EngineSetup, engine_setup
 from sim.simulation import simulate_workload
 from sim.workload.table import Workload
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.engine_setup import engine_setup
 from sim.errors import InputError
 from sim.evidence.regress import recorded
 from sim.evidence.regress.baseline import METRICS, Observation, Probe
 from sim.evidence.regress.layers import probe
 from sim.random_streams import streams
 from sim.scenario import Scenario, load_scenario, scenario_from_data
+from sim.setup import engine_setup
 from sim.simulation import RunResult, simulate_workload
 from sim.values import finite, plain_json
 from sim.workload import Limits, build_workload

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cost_models import engine_profile
-from sim.engine_setup import EngineSetup, engine_setup
-from sim.scenario import EngineSection, Scenario, resolved_engine
+from sim.scenario import EngineSection, Scenario
 from sim.scenario.resolve import release_of
 from sim.scenario.rules import EVERYWHERE, RULE_NAMES, SINCE, rule_value
+from sim.setup import EngineSetup, engine_setup
 
 STEP_TIMES = "step times and front end"
 KV_MEMORY = "KV blocks by the memory plan"
@@ -77,7 +77,7 @@ def _rules(older: EngineSection, newer: EngineSection) -> Iterator[Difference]:
 
 def _defaults(older: Scenario, newer: Scenario) -> Iterator[Difference]:
     """Fields that the scenario leaves to the release."""
-    before, after = resolved_engine(older), resolved_engine(newer)
+    before, after = older.resolved.engine, newer.resolved.engine
     told_elsewhere = {*SINCE, *EVERYWHERE}
     if newer.engine.num_gpu_blocks_override is not None:
         told_elsewhere.add("gpu_memory_utilization")  # of no use then

@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from scheduler.release import parse_version
-from sim.engine_setup import engine_setup
 from sim.errors import InputError, input_error
 from sim.evidence.releases.differences import (
     Difference,
@@ -22,6 +21,7 @@ from sim.evidence.releases.differences import (
 )
 from sim.random_streams import streams
 from sim.scenario import EngineSection, Scenario, load_scenario
+from sim.setup import engine_setup
 from sim.simulation import simulate_workload
 from sim.values import Json
 from sim.workload import Limits, build_workload

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from cost_models import CostModelError, engine_defaults, model
 from cost_models.engines import version_key
-from sim.engine_setup import engine_setup
 from sim.errors import InputError
 from sim.evidence.validate.run_table import MeasuredRun
 from sim.evidence.validate.sent_requests import CannotRunError, SentRequests, sent_requests
 from sim.scenario import Scenario, scenario_from_data
 from sim.scenario.yaml_text import Data
+from sim.setup import engine_setup
 from sim.workload import Workload
 
 __all__ = ["MappedRun", "engine_release", "map_run"]

@@ -19,16 +19,12 @@ import pandas as pd
 from cost_models import (
     Calibration,
     EngineProfile,
-    Parallelism,
     ServingFacts,
     StepCostModel,
     calibration,
     engine_profile,
-    gpu,
-    model,
     serving_facts,
 )
-from sim.engine_setup import EngineSetup
 from sim.errors import Fault, InputError, input_error
 from sim.evidence.validate.mapping import MappedRun, map_run
 from sim.evidence.validate.requests_file import RequestRows
@@ -46,6 +42,7 @@ from sim.evidence.validate.sent_requests import CannotRunError
 from sim.jobs.options import RunOptions
 from sim.jobs.points import Outcome, Point, run_points
 from sim.scenario import Scenario
+from sim.setup import EngineSetup
 
 __all__ = ["SHIPPED", "ReplayedRun", "Selection", "Variant", "read_measured_runs", "replay_all"]
 
@@ -133,30 +130,23 @@ class Variant:
         profile = self.profile(shipped) if self.profile else shipped
         replica = replace(
             setup.replica,
-            timer=self._timer(setup, scenario, profile),
+            timer=self._timer(setup, profile),
             front_end_s=profile.frontend_s,
             front_end_stream_s=profile.frontend_stream_s,
         )
         return replace(setup, replica=replica)
 
-    def _timer(self, setup: EngineSetup, scenario: Scenario, profile: EngineProfile) -> StepCostModel:
-        engine, named, part = setup.engine, model(scenario.model), gpu(scenario.gpu)
-        weights = scenario.weight_dtype if scenario.weight_dtype != "auto" else named.weight_dtype or "auto"
-        fitted, facts = calibration(part.name), serving_facts(part)
+    def _timer(self, setup: EngineSetup, profile: EngineProfile) -> StepCostModel:
+        deployment = setup.deployment
+        fitted, facts = calibration(deployment.gpu.name), serving_facts(deployment.gpu)
         if not self.padding:  # without graphs there is no padding; what launching would cost is left out
             profile = replace(profile, eager_layer_s=0.0)
-        return StepCostModel.build(
-            named.model,
-            part,
-            Parallelism(engine.tensor_parallel_size, engine.pipeline_parallel_size),
-            weight_dtype=weights,
-            kv_cache_dtype=engine.kv_cache_dtype,
-            engine_version=engine.version,
-            async_scheduling=engine.async_scheduling,
-            enforce_eager=engine.enforce_eager or not self.padding,
-            max_num_seqs=engine.max_num_seqs,
-            max_num_batched_tokens=engine.max_num_batched_tokens,
-            greedy=self.greedy or scenario.workload.temperature == 0,
+        return StepCostModel(
+            replace(
+                deployment,
+                enforce_eager=deployment.enforce_eager or not self.padding,
+                greedy=self.greedy or deployment.greedy,
+            ),
             fitted=self.calibration(fitted) if self.calibration else fitted,
             facts=self.facts(facts) if self.facts else facts,
             profile=profile,

@@ -11,12 +11,12 @@ from cost_models import StepShape
 from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.watched import Watch
 from sim.cluster.world import Progress
-from sim.engine_setup import engine_setup
 from sim.questions.explain.ledger import DecodeAlone, Ledger, keep_books
 from sim.questions.explain.parts import KEYS
 from sim.questions.explain.step_phases import StepPhases
 from sim.random_streams import streams
 from sim.scenario import Scenario
+from sim.setup import engine_setup
 from sim.simulation import RunResult, simulate_workload
 from sim.values import Floats
 from sim.workload import Limits, build_workload

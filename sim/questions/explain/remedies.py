@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.engine_setup import engine_setup
 from sim.errors import InputError, input_error
 from sim.jobs.options import Progress, RunOptions
 from sim.jobs.points import Outcome, Point, run_points
@@ -18,6 +17,7 @@ from sim.jobs.worker import request_samples
 from sim.questions.explain.candidates import Candidate
 from sim.questions.explain.observe import Observed
 from sim.scenario import Scenario, load_scenario
+from sim.setup import engine_setup
 from sim.values import Floats, Json
 
 ITL_PERCENTILES = (50, 90, 95, 99)

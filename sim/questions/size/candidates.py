@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import cost_models
 from cost_models import UnknownNameError
-from sim.engine_setup import EngineSetup, engine_setup
 from sim.errors import Fault, InputError
 from sim.questions.sweep.axes import Axis, Values, make_axes
 from sim.questions.sweep.plan import make_cells
@@ -15,6 +14,7 @@ from sim.questions.sweep.tables import words
 from sim.scenario import Scenario
 from sim.scenario.overrides import parse_grid
 from sim.scenario.yaml_text import Data
+from sim.setup import EngineSetup, engine_setup
 
 GPU, TENSOR = "gpu", "engine.tensor_parallel_size"
 

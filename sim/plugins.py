@@ -1,73 +1,47 @@
-"""From the policies that a scenario names to the objects that an engine takes, new ones for each replica."""
+"""Makers of the policies that a scenario names, those of a user's own code among them."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import cast
 
 from scheduler.policies import VICTIM_POLICIES, WAITING_ORDERS, AnyWaitingOrder, VictimPolicy, policy_class
-from sim.cluster.host_offload import OffloadSpec
 from sim.errors import InputError
-from sim.scenario import EngineSection, Scenario
-from sim.scenario.policies import OffloadMode, Plugin
+from sim.scenario import Scenario
+from sim.scenario.policies import Plugin
 from sim.scenario.section import Section
 
 
-@dataclass(frozen=True, slots=True)
-class EnginePolicies:
-    """Makers of the policies of one engine: policies may keep accounts, so replicas do not share them."""
-
-    victim_policy: Callable[[], VictimPolicy]
-    waiting_order: Callable[[], AnyWaitingOrder]
-
-
-def engine_policies(scenario: Scenario, engine: EngineSection, *, allow_plugins: bool) -> EnginePolicies:
-    """The makers for a scenario; `engine` has its defaults filled in.
+def victim_policy_maker(scenario: Scenario, *, allow_plugins: bool) -> Callable[[], VictimPolicy]:
+    """Makes the victim policy of one engine: policies may keep accounts, so replicas do not share them.
 
     Raises `InputError` for a class of the user's own that is not allowed, not found, or is no such policy.
     """
-    assert engine.victim_policy is not None
-    assert engine.waiting_order is not None
-    victim = _maker(scenario, "victim_policy", engine.victim_policy, VICTIM_POLICIES, "choose", allow_plugins)
-    order = _maker(scenario, "waiting_order", engine.waiting_order, WAITING_ORDERS, "key", allow_plugins)
-    return EnginePolicies(
-        cast("Callable[[], VictimPolicy]", victim), cast("Callable[[], AnyWaitingOrder]", order)
-    )
+    section = scenario.resolved.engine.victim_policy
+    made = _maker(scenario, "victim_policy", section, VICTIM_POLICIES, "choose", allow_plugins)
+    return cast("Callable[[], VictimPolicy]", made)
 
 
-def policy_notes(engine: EngineSection, *, has_priorities: bool) -> list[str]:
-    """What a reader should know of how policies and workload fit; `engine` has its defaults filled in."""
-    assert engine.waiting_order is not None
-    kind = engine.waiting_order.kind
-    if has_priorities and kind in ("fcfs", "shortest_job_first", "fair"):
-        return [f"requests have priorities, but the waiting order {kind} does not look at them"]
-    return []
-
-
-def offload_spec(engine: EngineSection, bytes_per_token: float) -> OffloadSpec | None:
-    """Where preempted requests keep their KV, if they do; `bytes_per_token` on one GPU."""
-    mode = engine.preemption_mode
-    if not isinstance(mode, OffloadMode):
-        return None
-    assert mode.bandwidth_gb_per_s is not None
-    capacity_bytes = inf if mode.host_memory_gb is None else mode.host_memory_gb * 1e9
-    return OffloadSpec(bytes_per_token, mode.bandwidth_gb_per_s * 1e9, capacity_bytes)
+def waiting_order_maker(scenario: Scenario, *, allow_plugins: bool) -> Callable[[], AnyWaitingOrder]:
+    """Makes the waiting order of one engine; raises as `victim_policy_maker` does."""
+    section = scenario.resolved.engine.waiting_order
+    made = _maker(scenario, "waiting_order", section, WAITING_ORDERS, "key", allow_plugins)
+    return cast("Callable[[], AnyWaitingOrder]", made)
 
 
 def _maker(
     scenario: Scenario,
     field: str,
-    section: Section,
+    section: Section | None,
     registry: Mapping[str, type],
     method: str,
     allow_plugins: bool,
 ) -> Callable[[], object]:
+    assert section is not None, "a resolved scenario names every policy"
     if not isinstance(section, Plugin):
         options = section.model_dump()
         return partial(policy_class(registry, options.pop("kind")), **options)
