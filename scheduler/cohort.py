@@ -461,7 +461,7 @@ class Cohort:
             holder.num_cached_blocks[0] = full
             holder.next_full_tokens = (full + 1) * self._size
 
-    def note_met(self, holder: Request) -> None:
+    def note_equal_text(self, holder: Request) -> None:
         """See `RunWatcher`: from now on its blocks are entered one by one."""
         member = holder.member
         if member is not None and member.alone:

@@ -16,7 +16,6 @@ from scheduler.tokens import TokenRange, TokenRuns
 
 if TYPE_CHECKING:
     from scheduler.calendar import Member
-    from scheduler.kv_cache.run_queue import BlockRun
 
 EOS_TOKEN_ID = 2
 """The end-of-sequence token of the pretended models."""
@@ -35,7 +34,6 @@ class Request:
     __slots__ = (
         "arrival_time",
         "block_keys",
-        "block_runs",
         "block_tables",
         "cache_salt",
         "client_index",
@@ -176,8 +174,6 @@ class Request:
         self.hashed_shift = 0
         self.block_tables: list[list[int]] = []
         """Block ids per KV group; empty while the request holds none."""
-        self.block_runs: list[BlockRun] = []
-        """The parts of the table that nobody shares, in a plain KV cache (see `kv_cache.runs`)."""
         self.num_cached_blocks: list[int] = []
         """Leading blocks per KV group that have been entered in the prefix cache."""
         self.next_full_tokens = 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 from scheduler.config import GroupKind, KVCacheConfig
 from scheduler.kv_cache.hashes import BlockHasher
 from scheduler.kv_cache.interface import KVCache, Pool, PrefixHits
-from scheduler.kv_cache.run_queue import BlockRun
 from scheduler.kv_cache.runs import RunHits, RunPool
 from scheduler.release import Rules
 from scheduler.request import Request
@@ -53,9 +52,7 @@ class PlainKVCache(KVCache):
         self.block_size = config.groups[0].block_size
         self.block_sizes = [self.block_size]
         self.holders = {}
-        self.run_pool = RunPool(
-            config.num_blocks, self.holders, reuse_unhashed_first=rules.reuse_unhashed_first
-        )
+        self.run_pool = RunPool(config.num_blocks, reuse_unhashed_first=rules.reuse_unhashed_first)
 
     @property
     def pool(self) -> Pool:
@@ -134,11 +131,12 @@ class PlainKVCache(KVCache):
         pool, size = self.run_pool, self.block_size
         computed = request.num_computed_tokens + num_external_tokens
         num_held = len(request.block_tables[0]) if request.block_tables else 0
-        num_hits = num_free_hits = 0
+        run_hits = pool.no_hits
         if hits is not None:
             assert isinstance(hits, RunHits)
+            run_hits = hits
             computed += hits.num_tokens
-            num_hits, num_free_hits = hits.num_blocks, hits.num_free
+        num_hits, num_free_hits = run_hits.num_blocks, run_hits.num_free
         tokens = computed + num_new_tokens
         missing = -(-min(tokens + num_lookahead_tokens, self.max_model_len) // size) - num_held - num_hits
         if missing < 0:
@@ -146,13 +144,10 @@ class PlainKVCache(KVCache):
         if missing + num_free_hits > pool.free_queue.size - keep_free:
             return False
         if not num_held:
-            table: list[int] = []
+            table = pool.open_table(request, run_hits)
             if num_hits:
-                assert isinstance(hits, RunHits)
-                table = pool.touch(hits, request)
-                hits.blocks = [table.copy()]
+                run_hits.blocks = [table.copy()]
             request.block_tables = [table]
-            request.block_runs.append(BlockRun(request, num_hits, table))
             request.num_cached_blocks = [num_hits]
             self.holders[request.request_id] = request
         if missing:
@@ -218,7 +213,7 @@ class PlainKVCache(KVCache):
 
         So it is while the text goes on by consecutive ids, and until somebody else computes the same text.
         """
-        keys, run = request.block_keys, request.block_runs[-1]
+        keys, run = request.block_keys, self.run_pool.runs_of[request.request_id][-1]
         return (
             run.first_key is not None
             and keys[-1] - run.first_key == keys.length - 1 - run.start
@@ -227,7 +222,7 @@ class PlainKVCache(KVCache):
 
     def _enter_blocks(self, request: Request, first: int, full: int) -> None:
         """Enter the blocks `first` … `full` - 1 of a table: they are in its last run, or begin one."""
-        keys, run = request.block_keys, request.block_runs[-1]
+        keys, run = request.block_keys, self.run_pool.runs_of[request.request_id][-1]
         if run.first_key is not None:
             known = min(keys.length, full) - 1
             if keys[known] - run.first_key == known - run.start and (
@@ -239,7 +234,7 @@ class PlainKVCache(KVCache):
         pool, i = self.run_pool, first
         while i < full:
             if run.first_key is None and not pool.claim(run, keys[i]):
-                i = pool.enter(request, i, full)
+                i = pool.enter_singly(request, i, full)
                 continue
             assert run.first_key is not None
             if keys[i] == run.first_key + i - run.start:
@@ -252,7 +247,6 @@ class PlainKVCache(KVCache):
         if request.block_tables:
             self.run_pool.release(request)
             request.block_tables = []
-            request.block_runs = []
             request.num_cached_blocks = []
             request.kv_quiet_until = 0
             del self.holders[request.request_id]
@@ -266,7 +260,7 @@ class PlainKVCache(KVCache):
         if not self.caching or not request.block_tables:
             return [0]
         num_common, num_blocks = 0, len(request.block_tables[0])
-        for run in request.block_runs:
+        for run in self.run_pool.runs_of[request.request_id]:
             num_holders = 1 if run.sharers is None else len(run.sharers)
             if num_holders != len(self.holders):
                 break

@@ -13,28 +13,26 @@ OPEN: Final = 1 << 62
 class BlockRun:
     """Consecutive blocks of a text that have the same holders.
 
-    *Own*: the blocks `start` … `end` - 1 of `holder`'s table, which nobody else holds (an open run reaches to
-    the table's end). *Shared*: `blocks`, in table order, held by each of `sharers`. *Free*: `blocks`, held by
-    nobody, in the free queue between the runs `before` and `after`. The first `num_keyed` blocks can be hit
-    (of an own run: see `keyed`), and the i-th of them has the key `first_key` + i; None if there is none.
+    *Own*: the blocks `start` … `end` - 1 of `holder`'s table, which nobody else holds; `blocks` is that whole
+    table. An *open* run is the last own one and reaches to the table's end, wherever that comes to be.
+    *Shared*: `blocks`, in table order, held by each of `sharers`. *Free*: `blocks`, held by nobody, in the
+    free queue between the runs `before` and `after`.
 
-    In the prefix cache `further` is the next run of the same chain of keys. Runs with the very same keys form
-    a column: `twin` was entered after this one, `elder` before it; the eldest one's `elder` is the youngest.
+    The first `num_keyed` blocks can be hit (of an own run: see `keyed`), and the i-th of them has the key
+    `first_key` + i; None if there is none. `is_single`: it is a single block, entered beside its chain.
     """
 
     __slots__ = (
         "after",
         "before",
         "blocks",
-        "elder",
         "end",
         "first_key",
-        "further",
         "holder",
+        "is_single",
         "num_keyed",
         "sharers",
         "start",
-        "twin",
     )
 
     def __init__(self, holder: Request | None, start: int, blocks: list[int]) -> None:
@@ -45,9 +43,7 @@ class BlockRun:
         self.sharers: list[Request] | None = None
         self.first_key: int | None = None
         self.num_keyed = 0
-        self.further: BlockRun | None = None
-        self.twin: BlockRun | None = None
-        self.elder: BlockRun | None = None
+        self.is_single = False
         self.before: BlockRun | None = None
         self.after: BlockRun | None = None
 

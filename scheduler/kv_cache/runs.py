@@ -6,9 +6,10 @@ queue it is a single entry. A run is cut in two where another text that hits it 
 have in common is then a run with two holders. Ids, the order of the free queue, hits and evictions are those
 of `pool.BlockPool`, block for block.
 
-The prefix cache lists the runs of each chain of keys (keys equal but for their last `ROOM_BITS` bits) by
-their first key. Where several requests have computed the same text, their runs are cut alike and stand in one
-column, in the order in which they were entered: the first one is hit.
+The prefix cache lists the runs of each *chain* of keys (keys equal but for their last `ROOM_BITS` bits) in
+the order of their keys, no key twice. Text that is computed by several requests at once is the exception: the
+blocks of the later copies are entered one by one, as runs of a single block, in a dictionary by key. What is
+hit is the chain's run where it has the key, else the earliest entered single block.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class RunWatcher(Protocol):
     def catch_up(self, holder: Request) -> None:
         """Others look at this request's blocks: its `num_cached_blocks` must be right now."""
 
-    def note_met(self, holder: Request) -> None:
-        """Others compute the same text: the request's next block can no longer be entered unseen."""
+    def note_equal_text(self, holder: Request) -> None:
+        """Others compute the same text: the request's next full block must be entered by a call."""
 
 
 class RunHits(PrefixHits):
@@ -77,22 +78,11 @@ def _all_blocks(num_blocks: int) -> tuple[int, ...]:
     return tuple(range(num_blocks - 1, NULL_BLOCK, -1))
 
 
-def _eldest(run: BlockRun) -> BlockRun:
-    """The first run of its column."""
-    elder = run.elder
-    while elder is not None and elder.twin is not None:
-        run, elder = elder, elder.elder
-    return run
-
-
 class RunPool:
     """The blocks of one engine whose only KV group is full attention. Same laws as `BlockPool`."""
 
-    def __init__(
-        self, num_blocks: int, holders: dict[int, Request], *, reuse_unhashed_first: bool = False
-    ) -> None:
+    def __init__(self, num_blocks: int, *, reuse_unhashed_first: bool = False) -> None:
         self.num_blocks = num_blocks
-        self.holders = holders
         self.reuse_unhashed_first = reuse_unhashed_first
         self.free_queue = RunQueue()
         self.num_cached_free = 0
@@ -100,8 +90,14 @@ class RunPool:
         self.num_freed = 0
         self.watcher: RunWatcher | None = None
         self.no_hits = RunHits()
-        self._chains: dict[int, BlockRun] = {}
-        """The first run of each chain, by the chain's number: a key without its last `ROOM_BITS` bits."""
+        self.runs_of: dict[int, list[BlockRun]] = {}
+        """The runs of each holder's table in table order, by request id. The last one is its open run."""
+        self._chains: dict[int, list[BlockRun]] = {}
+        """The runs of each chain in the order of their keys, by the chain's number: a key without its last
+        `ROOM_BITS` bits.
+        """
+        self._singles: dict[int, dict[int, dict[BlockRun, None]]] = {}
+        """Blocks that were entered one by one, by the chain's number and then by key, the earliest first."""
         self.free_queue.append(BlockRun(None, 0, list(_all_blocks(num_blocks))))
 
     # --- out of the free queue and back -----------------------------------------------------------------
@@ -121,9 +117,6 @@ class RunPool:
             if left < 0:
                 left = 0
             evicted = run.num_keyed - left
-            if evicted > 0 and left and (run.twin is not None or run.elder is not None):
-                self._cut(run, left)
-                continue
             num_taken = len(blocks) - left
             if unkeyed is not None:
                 first = len(taken)
@@ -134,7 +127,7 @@ class RunPool:
                 if left:
                     run.num_keyed = left
                 else:
-                    self._strip(run)
+                    self._uncache(run)
             count -= num_taken
             if not left:
                 queue.remove(run)
@@ -152,9 +145,10 @@ class RunPool:
                 taken = blocks
         return taken
 
-    def touch(self, hits: RunHits, request: Request) -> list[int]:
-        """One more holder for each block hit; free ones leave the queue. Returns the blocks in order."""
-        blocks: list[int] = []
+    def open_table(self, request: Request, hits: RunHits) -> list[int]:
+        """A new table, with one more holder for each block hit; free ones of these leave the queue."""
+        runs: list[BlockRun] = []
+        table: list[int] = []
         for run, count in zip(hits.runs, hits.counts):  # noqa: B905
             if run.holder is not None or count < len(run.blocks):
                 run = self._cut(run, count)
@@ -164,9 +158,11 @@ class RunPool:
                 run.sharers = [request]
             else:
                 run.sharers.append(request)
-            request.block_runs.append(run)
-            blocks += run.blocks
-        return blocks
+            runs.append(run)
+            table += run.blocks
+        runs.append(BlockRun(request, len(table), table))
+        self.runs_of[request.request_id] = runs
+        return table
 
     def release(self, request: Request) -> None:
         """Give a request's table back, last block first.
@@ -174,16 +170,16 @@ class RunPool:
         With `reuse_unhashed_first` what cannot be hit goes before the head of the free queue, else all to the
         tail.
         """
-        table = request.block_tables[0]
-        end = len(table)
+        end = len(request.block_tables[0])
         unhashed: list[int] = []
-        for run in reversed(request.block_runs):
+        for run in reversed(self.runs_of.pop(request.request_id)):
             if run.holder is not None:
                 run.num_keyed = run.keyed()
                 if not run.num_keyed and run.first_key is not None:
-                    self._strip(run)
+                    self._uncache(run)
                 start = run.start
-                run.blocks = table[start:end] if start or end < len(table) else table
+                if start or end < len(run.blocks):
+                    run.blocks = run.blocks[start:end]
                 run.holder = None
                 end = start
                 if not run.blocks:
@@ -212,136 +208,126 @@ class RunPool:
 
     def find_hits(self, keys: BlockKeys, limit: int) -> RunHits:
         """What is hit by the first `limit` keys, as far as all are found. Changes nothing."""
-        if not limit or keys.firsts[0] >> ROOM_BITS not in self._chains:
+        if not limit:
+            return self.no_hits
+        chain = keys.firsts[0] >> ROOM_BITS
+        if chain not in self._chains and chain not in self._singles:
             return self.no_hits
         hits = RunHits()
         for stretch, first in enumerate(keys.firsts):
-            key, i, end = first, keys.starts[stretch], min(keys.end(stretch), limit)
-            run = self._chains.get(key >> ROOM_BITS)
-            while run is not None and i < end and key == run.first_key:
-                count = min(self._num_keyed(run), end - i)
-                if not count:
-                    break
-                hits.add(run, count)
-                i += count
-                key += count
-                run = run.further
-            if i < end or end == limit:
+            end = min(keys.end(stretch), limit)
+            if not self._add_hits(hits, first, end - keys.starts[stretch]) or end == limit:
                 break
         return hits
 
+    def _add_hits(self, hits: RunHits, first_key: int, count: int) -> bool:
+        """Add what is hit of `count` consecutive keys of a chain; whether that is all of them."""
+        chain, key, end = first_key >> ROOM_BITS, first_key, first_key + count
+        runs, singles = self._chains.get(chain), self._singles.get(chain)
+        if runs is not None:
+            for run in runs:
+                run_begins = run.first_key
+                assert run_begins is not None
+                if singles is not None and key < run_begins:
+                    key = _add_single_hits(hits, singles, key, min(run_begins, end))
+                if key != run_begins or key == end:
+                    break
+                num_hits = run.num_keyed if run.holder is None else self._num_keyed(run)
+                num_hits = min(num_hits, end - key)
+                if num_hits:
+                    hits.add(run, num_hits)
+                    key += num_hits
+        if singles is not None:
+            key = _add_single_hits(hits, singles, key, end)
+        return key == end
+
     def claim(self, run: BlockRun, key: int) -> bool:
-        """Whether an own run may hold `key` and the keys after it unseen; if not, see `enter`."""
-        last = self._chains.get(key >> ROOM_BITS)
-        if last is None:
-            self._chains[key >> ROOM_BITS] = run
-            run.first_key = key
-            return True
-        while last.further is not None:
-            last = last.further
-        if last.holder is not None and last.end == OPEN:
-            self._close_met(last)
-            return self.claim(run, key)
-        assert last.first_key is not None
-        if last.first_key + last.keyed() > key:
+        """Let an open run without keys hold `key` and the keys after it, without a further call for each.
+
+        False if the chain has `key` or a later one already: then see `enter_singly`.
+        """
+        chain = key >> ROOM_BITS
+        runs = self._chains.get(chain)
+        if runs is not None and runs[-1].holder is not None and runs[-1].end == OPEN:
+            self._close_open_run(runs[-1])
+        if runs is None and chain not in self._singles:
+            self._chains[chain] = [run]
+        elif self._end_of_chain(chain) > key:
             return False
-        last.further = run
+        else:
+            self._chains.setdefault(chain, []).append(run)
         run.first_key = key
         return True
 
+    def _end_of_chain(self, chain: int) -> int:
+        """The key behind the last one that the chain has, none of its runs being open; the least number if
+        there is none.
+        """
+        end = chain << ROOM_BITS
+        runs, singles = self._chains.get(chain), self._singles.get(chain)
+        if runs is not None:
+            last = runs[-1]
+            assert last.first_key is not None
+            end = last.first_key + last.keyed()
+        return end if singles is None else max(end, max(singles) + 1)
+
     def close(self, run: BlockRun, end: int) -> BlockRun:
-        """The run ends before block `end` of its table, where another text begins; returns that text's."""
+        """End an open run before block `end` of its table, where another text begins; returns that text's."""
         if run.start == end:
-            self._strip(run)
+            self._uncache(run)
             return run
         run.end = end
         assert run.holder is not None
-        last = BlockRun(run.holder, end, [])
-        run.holder.block_runs.append(last)
+        last = BlockRun(run.holder, end, run.blocks)
+        self.runs_of[run.holder.request_id].append(last)
         return last
 
-    def enter(self, request: Request, first: int, end: int) -> int:
-        """Enter blocks of a table from `first` on, at most up to `end`, whose text others have computed too.
+    def enter_singly(self, request: Request, first: int, end: int) -> int:
+        """Enter blocks of a table from `first` on, at most up to `end`, as single blocks beside their chain.
 
-        They leave the request's last run, which begins with `first` and has no keys. Returns where the next
-        block to enter is.
+        They leave the request's open run, which begins with `first` and has no keys. Returns where the next
+        block to enter is: from there on the chain may be free.
         """
-        keys = request.block_keys
+        keys, runs = request.block_keys, self.runs_of[request.request_id]
         key = keys[first]
-        end = min(keys.end_behind(first), end)
-        before: BlockRun | None = None
-        run: BlockRun | None = self._chains[key >> ROOM_BITS]
-        while run is not None:
-            assert run.first_key is not None
-            if run.first_key + run.keyed() > key:
-                break
-            before, run = run, run.further
-        assert run is not None
-        run_begins = run.first_key
-        assert run_begins is not None
-        entered = BlockRun(None, 0, [])
-        entered.sharers = [request]
-        entered.first_key = key
-        if run_begins > key:
-            end = min(end, first + run_begins - key)
-            entered.further = run
-            if before is None:
-                self._chains[key >> ROOM_BITS] = entered
-            else:
-                before.further = entered
-        else:
-            if run.holder is not None:
-                run = self._cut(run, run.keyed())
-            if run_begins < key:
-                self._cut(run, key - run_begins)
-                run = run.further
-                assert run is not None
-            if end - first < run.num_keyed:
-                self._cut(run, end - first)
-            else:
-                end = first + run.num_keyed
-            youngest = run.elder or run
-            youngest.twin, entered.elder, run.elder = entered, youngest, entered
-        entered.blocks = request.block_tables[0][first:end]
-        entered.num_keyed = end - first
-        request.block_runs[-1].start = end
-        request.block_runs.insert(-1, entered)
+        chain = key >> ROOM_BITS
+        end = min(keys.end_behind(first), end, first + self._end_of_chain(chain) - key)
+        singles = self._singles.setdefault(chain, {})
+        open_run = runs.pop()
+        for i in range(first, end):
+            single = BlockRun(None, 0, [open_run.blocks[i]])
+            single.is_single, single.sharers = True, [request]
+            single.first_key, single.num_keyed = key, 1
+            singles.setdefault(key, {})[single] = None
+            runs.append(single)
+            key += 1
+        open_run.start = end
+        runs.append(open_run)
         return end
 
-    def _close_met(self, run: BlockRun) -> None:
-        """Somebody else computes the text of an open run: what is entered of it stays, the rest is seen."""
+    def _close_open_run(self, run: BlockRun) -> None:
+        """Somebody else computes the text of an open run: what is entered of it stays, the rest is entered by
+        calls.
+        """
         holder = run.holder
         assert holder is not None
         keyed = self._num_keyed(run)
         if keyed:
             self._cut(run, keyed)
-        self._strip(run)
+        self._uncache(run)
         if self.watcher is not None:
-            self.watcher.note_met(holder)
+            self.watcher.note_equal_text(holder)
 
     def _cut(self, run: BlockRun, count: int) -> BlockRun:
-        """Cut a run behind its first `count` keyed blocks, and all of its column alike.
+        """Cut a run behind its first `count` blocks, all of which have keys.
 
-        Returns the first part, which is no own run any more: all its blocks have keys. An open run keeps its
-        place in the chain even without keys: its holder goes on.
+        Returns the first part, which is not open. An open run keeps its place in the chain even without keys:
+        its holder goes on.
         """
         if run.holder is not None:
             return self._cut_own(run, count)
-        front = _eldest(run)
-        eldest: BlockRun | None = None
-        above: BlockRun | None = None
-        part: BlockRun | None = front
-        while part is not None:
-            if count < len(part.blocks):
-                rest = self._cut_listed(part, count)
-                if rest.first_key is not None:
-                    if eldest is None or above is None:
-                        rest.further, front.further = front.further, rest
-                        eldest = rest
-                    else:
-                        above.twin, rest.elder, eldest.elder = rest, above, rest
-                    above = rest
-            part = part.twin
+        if count < len(run.blocks):
+            self._cut_listed(run, count)
         return run
 
     def _cut_listed(self, run: BlockRun, count: int) -> BlockRun:
@@ -351,66 +337,53 @@ class RunPool:
         if rest.num_keyed:
             assert run.first_key is not None
             rest.first_key = run.first_key + count
+            _insert_behind(run, rest, self._chains[rest.first_key >> ROOM_BITS])
         if run.sharers is None:
             self.free_queue.size -= len(rest.blocks)
             self.free_queue.insert_before(rest, run)
         else:
             rest.sharers = run.sharers.copy()
             for request in run.sharers:
-                runs = request.block_runs
-                runs.insert(runs.index(run) + 1, rest)
+                _insert_behind(run, rest, self.runs_of[request.request_id])
         del run.blocks[count:]
         run.num_keyed = count
         return rest
 
     def _cut_own(self, run: BlockRun, count: int) -> BlockRun:
-        holder = run.holder
+        """The first part of an own run, as a run that its holder shares with nobody as yet."""
+        holder, first_key, start = run.holder, run.first_key, run.start
         assert holder is not None
-        assert run.first_key is not None
-        start = run.start
-        blocks = holder.block_tables[0][start : start + count]
+        assert first_key is not None
+        blocks = run.blocks[start : start + count]
         if start + count == run.end:
             run.holder, run.blocks, run.num_keyed, run.sharers = None, blocks, count, [holder]
             return run
         front = BlockRun(None, 0, blocks)
-        front.num_keyed, front.first_key, front.sharers = count, run.first_key, [holder]
-        holder.block_runs.insert(holder.block_runs.index(run), front)
-        self._replace(run, front)
-        front.further = run
+        front.num_keyed, front.first_key, front.sharers = count, first_key, [holder]
+        for runs in (self.runs_of[holder.request_id], self._chains[first_key >> ROOM_BITS]):
+            runs.insert(runs.index(run), front)
         run.start += count
-        run.first_key += count
+        run.first_key = first_key + count
         return front
 
-    def _replace(self, run: BlockRun, other: BlockRun | None) -> None:
-        """Put another run, or what is then the next one, in a run's place in its chain."""
-        assert run.first_key is not None
-        chain = run.first_key >> ROOM_BITS
-        before = self._chains[chain]
-        if before is not run:
-            while before.further is not run:
-                assert before.further is not None
-                before = before.further
-            before.further = other
-        elif other is not None:
-            self._chains[chain] = other
+    def _uncache(self, run: BlockRun) -> None:
+        """Take a run out of the prefix cache: it has no keys any more, and none claimed."""
+        key = run.first_key
+        assert key is not None
+        chain = key >> ROOM_BITS
+        if run.is_single:
+            singles = self._singles[chain]
+            del singles[key][run]
+            if not singles[key]:
+                del singles[key]
+                if not singles:
+                    del self._singles[chain]
         else:
-            del self._chains[chain]
-
-    def _strip(self, run: BlockRun) -> None:
-        """The run has no keys any more, and none reserved."""
-        elder, twin = run.elder, run.twin
-        if elder is None:
-            self._replace(run, run.further)
-        elif elder.twin is None:  # it is the eldest
-            assert twin is not None
-            twin.elder = elder if elder is not twin else None
-            twin.further = run.further
-            self._replace(run, twin)
-        else:
-            after = twin or _eldest(elder)
-            elder.twin = twin
-            after.elder = elder if elder is not after else None
-        run.elder = run.twin = run.further = None
+            runs = self._chains[chain]
+            if len(runs) > 1:
+                runs.remove(run)
+            else:
+                del self._chains[chain]
         run.first_key = None
         run.num_keyed = 0
 
@@ -423,23 +396,20 @@ class RunPool:
 
     def forget(self, block: int) -> None:
         """Take a block out of the prefix cache; others with the same key stay."""
-        for run in list(self._cached_runs()):
+        for run in self._cached_runs():
             blocks = self._keyed_blocks(run)
-            if block not in blocks:
-                continue
-            place = blocks.index(block)
-            if run.holder is not None or place + 1 < len(run.blocks):
-                run = self._cut(run, place + 1)
-            if place:
-                self._cut(run, place)
-            self._strip(next(one for one in self._cached_runs() if self._keyed_blocks(one) == [block]))
+            if block in blocks:
+                place = blocks.index(block)
+                front = self._cut(run, place + 1)
+                self._uncache(self._cut_listed(front, place) if place else front)
+                return
 
     def forget_all(self) -> None:
         """Empty the prefix cache (no block may be held). The order of the free queue does not change."""
         for run in self.free_queue.runs():
             run.num_keyed, run.first_key = 0, None
-            run.further = run.twin = run.elder = None
         self._chains.clear()
+        self._singles.clear()
         self.num_cached_free = 0
 
     def find(self, key: int, group: int = 0) -> int:
@@ -457,16 +427,15 @@ class RunPool:
 
     def cached_keys(self) -> Iterator[int]:
         """One key of every chain."""
-        for run in self._chains.values():
-            if run.first_key is not None:
-                yield run.first_key
+        for chain in (*self._chains, *self._singles):
+            yield chain << ROOM_BITS
 
     def unshared_blocks(self, request: Request) -> list[int]:
         """Blocks that this request alone holds."""
-        table, blocks = request.block_tables[0] if request.block_tables else [], []
-        for run in request.block_runs:
+        blocks: list[int] = []
+        for run in self.runs_of.get(request.request_id, ()):
             if run.holder is not None:
-                blocks += table[run.start : run.end]
+                blocks += run.blocks[run.start : run.end]
             elif run.sharers is not None and len(run.sharers) == 1:
                 blocks += run.blocks
         return blocks
@@ -485,25 +454,36 @@ class RunPool:
     def ref_counts(self) -> list[int]:
         """The number of holders of each block."""
         counts = [0] * self.num_blocks
-        for request in self.holders.values():
-            for run in request.block_runs:
+        for runs in self.runs_of.values():
+            for run in runs:
                 own = run.holder is not None
-                for block in request.block_tables[0][run.start : run.end] if own else run.blocks:
-                    counts[block] = len(run.sharers or (request,))
+                for block in run.blocks[run.start : run.end] if own else run.blocks:
+                    counts[block] = len(run.sharers or (run,))
         return counts
 
     def _cached_runs(self) -> Iterator[BlockRun]:
-        """Every run with keys, in a column the eldest first."""
-        for first in self._chains.values():
-            column: BlockRun | None = first
-            while column is not None:
-                run: BlockRun | None = column
-                while run is not None:
-                    yield run
-                    run = run.twin
-                column = column.further
+        """Every run with keys; of those with the same key the earliest entered first."""
+        for runs in self._chains.values():
+            yield from runs
+        for singles in self._singles.values():
+            for copies in singles.values():
+                yield from copies
 
     def _keyed_blocks(self, run: BlockRun) -> list[int]:
-        if run.holder is not None:
-            return run.holder.block_tables[0][run.start : run.start + self._num_keyed(run)]
-        return run.blocks[: run.num_keyed]
+        start = 0 if run.holder is None else run.start
+        return run.blocks[start : start + self._num_keyed(run)]
+
+
+def _add_single_hits(hits: RunHits, singles: dict[int, dict[BlockRun, None]], key: int, end: int) -> int:
+    """Add the single blocks of the keys from `key` to `end`; returns the first key that is not found."""
+    while key < end:
+        copies = singles.get(key)
+        if copies is None:
+            break
+        hits.add(next(iter(copies)), 1)
+        key += 1
+    return key
+
+
+def _insert_behind(run: BlockRun, rest: BlockRun, runs: list[BlockRun]) -> None:
+    runs.insert(runs.index(run) + 1, rest)

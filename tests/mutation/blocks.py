@@ -46,8 +46,8 @@ BLOCKS: dict[str, Mutant] = {
     "runs_freed_head_first": one(
         "a request's own blocks are freed tail first",
         RUNS,
-        "for run in reversed(request.block_runs):",
-        "for run in request.block_runs:",
+        "for run in reversed(self.runs_of.pop(request.request_id)):",
+        "for run in self.runs_of.pop(request.request_id):",
         noticed_by="0.16.0/spec_eagle-4",
     ),
     "freed_blocks_reused_first": Mutant(
@@ -92,7 +92,14 @@ BLOCKS: dict[str, Mutant] = {
     "hits_take_the_latest_duplicate": Mutant(
         "of several blocks with one hash a hit takes the earliest entered",
         (
-            (RUNS, "hits.add(run, count)", "hits.add(run.twin or run, count)"),
+            (
+                RUNS,
+                "if singles is not None and key < run_begins:\n"
+                "                    key = _add_single_hits(hits, singles, key, min(run_begins, end))\n",
+                "if singles is not None:\n"
+                "                    key = _add_single_hits(hits, singles, key, end)\n",
+            ),
+            (RUNS, "hits.add(next(iter(copies)), 1)", "hits.add(next(reversed(copies)), 1)"),
             (
                 POOL,
                 "return found if isinstance(found, int) else next(iter(found))",
@@ -104,16 +111,8 @@ BLOCKS: dict[str, Mutant] = {
     "duplicates_not_entered": Mutant(
         "duplicates of a cached block are cached beside it",
         (
-            (
-                RUNS,
-                "youngest.twin, entered.elder, run.elder = entered, youngest, entered",
-                "entered.first_key = None",
-            ),
-            (
-                RUNS,
-                "entered.num_keyed = end - first",
-                "entered.num_keyed = 0 if run.first_key == key else end - first",
-            ),
+            (RUNS, "singles = self._singles.setdefault(chain, {})", "singles = {}"),
+            (RUNS, "single.first_key, single.num_keyed = key, 1", "pass"),
             (POOL, "cached[key] = {found: None, block: None}", "self.key_of_block[block] = None"),
         ),
         noticed_by="0.16.0/connector_fail-2",
