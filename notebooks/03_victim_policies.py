@@ -25,7 +25,7 @@ from importlib import resources
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from sim import load_scenario, simulate, sweep
+from sim import RunOptions, load_scenario, simulate, sweep
 from sim.figures import plot_preemption_tax, plot_preemptions_per_request, plot_request_waterfall
 from sim.statistics import paired_difference
 
@@ -49,8 +49,7 @@ found = sweep(
     overrides=LOAD,
     requests=REQUESTS,
     seeds=list(SEEDS),
-    workers=1,
-    store=None,
+    options=RunOptions(workers=1, store=None),
 )
 found.table["tax_of_each"] = found.table.recomputed_token_share / found.table.num_preemptions
 MEASURES = {
@@ -153,8 +152,7 @@ same = sweep(
     overrides=LOAD,
     requests=REQUESTS,
     seeds=[0],
-    workers=1,
-    store=None,
+    options=RunOptions(workers=1, store=None),
 ).table
 columns = [name for name in MEASURES if name in same]
 same[[POLICY, POOL, *columns]].round(3)

@@ -24,7 +24,7 @@ from importlib import resources
 
 import matplotlib.pyplot as plt
 
-from sim import load_scenario, simulate, sweep
+from sim import RunOptions, load_scenario, simulate, sweep
 from sim.figures import plot_kv_timeline
 from sim.statistics import paired_difference
 
@@ -41,7 +41,12 @@ WATERMARK = "engine.watermark"
 LOAD = ["engine.version=0.33.0", "workload.rate_per_s=8", "slo=null"]
 REQUESTS = 250
 found = sweep(
-    "kv-starved", {WATERMARK: MARKS}, overrides=LOAD, requests=REQUESTS, seeds=SEEDS, workers=1, store=None
+    "kv-starved",
+    {WATERMARK: MARKS},
+    overrides=LOAD,
+    requests=REQUESTS,
+    seeds=SEEDS,
+    options=RunOptions(workers=1, store=None),
 )
 COLUMNS = {
     "num_preemptions": "preemptions",
@@ -134,8 +139,7 @@ ample = sweep(
     overrides=[*LOAD, "engine.num_gpu_blocks_override=2400"],
     requests=REQUESTS,
     seeds=[0],
-    workers=1,
-    store=None,
+    options=RunOptions(workers=1, store=None),
 ).table
 ample[[WATERMARK, *COLUMNS]].rename(columns=COLUMNS).round(2)
 

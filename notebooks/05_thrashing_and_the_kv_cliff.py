@@ -25,7 +25,7 @@ from importlib import resources
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from sim import load_scenario, simulate, sweep
+from sim import RunOptions, load_scenario, simulate, sweep
 from sim.figures import plot_kv_cliff, plot_kv_timeline, plot_load_timeline, plot_preemptions_per_request
 
 FAST = bool(os.environ.get("CI"))
@@ -40,7 +40,12 @@ LOAD = ["workload.rate_per_s=8", "slo=null"]
 REQUESTS = 250
 POOL = "engine.num_gpu_blocks_override"
 found = sweep(
-    "kv-starved", {POOL: BLOCKS}, overrides=LOAD, requests=REQUESTS, seeds=SEEDS, workers=1, store=None
+    "kv-starved",
+    {POOL: BLOCKS},
+    overrides=LOAD,
+    requests=REQUESTS,
+    seeds=SEEDS,
+    options=RunOptions(workers=1, store=None),
 )
 table = found.table.assign(kv_blocks=found.table[POOL])
 _, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
@@ -126,8 +131,7 @@ slower = sweep(
     overrides=["workload.rate_per_s=6", "slo=null"],
     requests=REQUESTS,
     seeds=SEEDS[:1],
-    workers=1,
-    store=None,
+    options=RunOptions(workers=1, store=None),
 ).table
 both = pd.concat(
     [table.assign(label="8 req/s"), slower.assign(kv_blocks=slower[POOL], label="6 req/s")], ignore_index=True

@@ -25,7 +25,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from sim import load_scenario, simulate, sweep
+from sim import RunOptions, load_scenario, simulate, sweep
 from sim.figures import busiest_steps, plot_step_composition
 
 FAST = bool(os.environ.get("CI"))
@@ -44,7 +44,9 @@ LOAD = [
     "workload={kind: poisson, rate_per_s: 5, num_requests: 150, lengths: {kind: lognormal, "
     "prompt: {mean: 2500, sigma: 0.8, max: 12000}, output: {mean: 150, sigma: 0.6, max: 600}}}",
 ]
-found = sweep("quickstart", {BUDGET: BUDGETS}, overrides=LOAD, seeds=SEEDS, workers=1, store=None)
+found = sweep(
+    "quickstart", {BUDGET: BUDGETS}, overrides=LOAD, seeds=SEEDS, options=RunOptions(workers=1, store=None)
+)
 COLUMNS = {
     "median_itl_ms": "p50 ITL (ms)",
     "p99_itl_ms": "p99 ITL (ms)",
@@ -141,8 +143,7 @@ faster = sweep(
     {BUDGET: [256, 2048, 8192]},
     overrides=[*LOAD, f"{RATE}=9"],
     seeds=SEEDS[:2],
-    workers=1,
-    store=None,
+    options=RunOptions(workers=1, store=None),
 ).table
 pd.concat(
     {"5 req/s": means.loc[[256, 2048, 8192]], "9 req/s": faster.groupby(BUDGET)[list(COLUMNS)].mean()}

@@ -26,7 +26,7 @@ from importlib import resources
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from sim import sweep
+from sim import RunOptions, sweep
 from sim.figures import plot_attainment
 
 FAST = bool(os.environ.get("CI"))
@@ -50,8 +50,7 @@ fleets = {
         slo=SLO,
         warm_up=4,
         seeds=SEEDS,
-        workers=1,
-        store=None,
+        options=RunOptions(workers=1, store=None),
     )
     for gpu, sizes in FLEETS.items()
 }
@@ -120,8 +119,7 @@ rates = sweep(
     slo=SLO,
     warm_up=4,
     seeds=SEEDS,
-    workers=1,
-    store=None,
+    options=RunOptions(workers=1, store=None),
 )
 of_rate = rates.summary.rename(
     columns={

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sim.errors import Fault, InputError
+    from sim.jobs.options import RunOptions
     from sim.questions.compare import compare
     from sim.questions.size import size
     from sim.questions.sweep import sweep
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Fault",
     "InputError",
+    "RunOptions",
     "RunResult",
     "SavedRun",
     "Scenario",
@@ -42,6 +44,7 @@ __all__ = [
 _HOMES = {
     "Fault": ".errors",
     "InputError": ".errors",
+    "RunOptions": ".jobs.options",
     "RunResult": ".simulation",
     "SavedRun": ".results.run_folder",
     "Scenario": ".scenario",

@@ -58,8 +58,8 @@ def compare(
     from sim.cli.progress import points_bar
     from sim.questions.compare import compare as experiment
     from sim.questions.compare import folder, screen
-    from sim.questions.sweep.folder import check_writable
     from sim.report.answer_folder import json_text
+    from sim.report.folder import check_writable
 
     check_writable(out)
     with points_bar() as bar:

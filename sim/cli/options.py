@@ -14,6 +14,14 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=C", help="Override a field, such as workload.rate_per_s=12."),
 ]
+Grids = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        metavar="PATH=VALUES",
+        help="Vary a field: a..b doublings, a..b:step steps, or a,b,c; several grids are combined.",
+    ),
+]
 MoreGrids = Annotated[
     list[str] | None,
     typer.Argument(metavar="[PATH=VALUES]...", help="Further grids, as if each followed a --grid."),

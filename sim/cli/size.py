@@ -71,8 +71,8 @@ def size(
     from sim.cli.progress import points_bar
     from sim.questions.size import folder, screen
     from sim.questions.size import size as experiment
-    from sim.questions.sweep.folder import check_writable
     from sim.report.answer_folder import json_text
+    from sim.report.folder import check_writable
 
     check_writable(out)
     with points_bar() as bar:

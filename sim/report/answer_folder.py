@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sim.errors import input_error
-from sim.questions.sweep.folder import check_writable
+from sim.report.folder import check_writable
 from sim.results.run_folder import put_in_place
 from sim.values import Json, plain_json
 from sim.version import dryserve_version

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 import sim
-from sim import InputError, load_scenario, simulate, sweep
+from sim import InputError, RunOptions, load_scenario, simulate, sweep
 from sim.questions.sweep import axes as axes_module
-from sim.questions.sweep import folder, screen
 from sim.questions.sweep.axes import make_axes
-from sim.questions.sweep.plan import make_cells
+from sim.questions.sweep.cells import make_cells
 
 SMALL = ("workload.duration_s=null", "workload.num_requests=60", "cluster.replicas=1")
 """Sixty requests to one H100: quick to simulate."""
+
+HERE = RunOptions(workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,9 @@ def base():
 @pytest.fixture(scope="module")
 def rates(base):
     """Four rates up to far more than one H100 can serve within its targets, three seeds."""
-    return sweep(base, rates=[5, 20, 80, 320], replications=3, slo="ttft_p90=500ms,tpot_p90=15ms", workers=1)
+    return sweep(
+        base, rates=[5, 20, 80, 320], replications=3, slo="ttft_p90=500ms,tpot_p90=15ms", options=HERE
+    )
 
 
 def faults(error: pytest.ExceptionInfo[InputError]) -> list[str]:
@@ -162,7 +165,7 @@ def test_a_combination_that_cannot_be_fails_alone_and_says_why(base):
         base,
         {"max_num_seqs": [16, 512], "max_num_batched_tokens": [256, 1024]},
         replications=1,
-        workers=1,
+        options=HERE,
     )
     ((name, why),) = found.failed
     assert name == "max_num_seqs 512, max_num_batched_tokens 256"
@@ -232,7 +235,7 @@ def test_equal_cells_are_called_equal_and_a_worse_one_is_not(base):
         slo="ttft_p90=300ms,tpot_p90=50ms",
         rates=None,
         replications=4,
-        workers=1,
+        options=HERE,
     )
     assert found.best.equals == 3
     assert found.best.setting["engine.max_num_seqs"] != 2
@@ -240,15 +243,15 @@ def test_equal_cells_are_called_equal_and_a_worse_one_is_not(base):
 
 
 def test_precision_asks_for_as_many_replications_as_it_takes(base):
-    loose = sweep(base, {"max_num_seqs": [8]}, precision=0.5, workers=1)
-    tight = sweep(base, {"max_num_seqs": [8]}, precision=0.12, most_replications=40, workers=1)
+    loose = sweep(base, {"max_num_seqs": [8]}, precision=0.5, options=HERE)
+    tight = sweep(base, {"max_num_seqs": [8]}, precision=0.12, most_replications=40, options=HERE)
     assert list(loose.summary["replications"]) == [10]
     (count,) = tight.summary["replications"]
     assert 10 < count <= 40
     row = tight.summary.iloc[0]
     if not tight.runs.unreached:
         assert (row["request_goodput_high"] - row["request_goodput"]) / row["request_goodput"] <= 0.12
-    short = sweep(base, {"max_num_seqs": [8]}, precision=0.001, most_replications=10, workers=1)
+    short = sweep(base, {"max_num_seqs": [8]}, precision=0.001, most_replications=10, options=HERE)
     assert "after 10 replications" in short.runs.unreached[0]
 
 
@@ -265,7 +268,7 @@ def test_the_folder_is_whole_and_the_same_every_time(rates, tmp_path):
     assert first.name == second.name
     names = sorted(str(path.relative_to(first)) for path in first.rglob("*") if path.is_file())
     assert names == sorted(
-        ["base.resolved.yaml", "points.csv", "replications.csv", "sweep.json"]
+        ["base.resolved.yaml", "points.csv", "replications.csv", "report.html", "report.md", "sweep.json"]
         + [f"figures/{name}.png" for name in rates.figures]
     )
     for name in names:
@@ -278,8 +281,8 @@ def test_the_folder_is_whole_and_the_same_every_time(rates, tmp_path):
 
 def test_the_folder_is_another_for_whatever_else_is_asked(base, tmp_path):
     def name(**asked):
-        options = {"rates": [5], "seeds": [1], "workers": 1, "slo": "ttft_p90=500ms"} | asked
-        return folder.write(sweep(base, **options), tmp_path).name
+        options = {"rates": [5], "seeds": [1], "options": HERE, "slo": "ttft_p90=500ms"} | asked
+        return sweep(base, **options).write(tmp_path, draw=False).name
 
     asked = [
         {},
@@ -300,27 +303,27 @@ def test_the_public_name():
 
 def test_a_warm_up_is_found_and_left_out_of_every_run(base):
     """An engine starts empty: the first requests have it to themselves."""
-    found = sweep(base, {"max_num_seqs": [4, 64]}, requests=400, replications=1, warm_up="auto", workers=1)
+    found = sweep(base, {"max_num_seqs": [4, 64]}, requests=400, replications=1, warm_up="auto", options=HERE)
     (note,) = found.notes
     assert "found by MSER-5" in note
     warm_ups = {outcomes[0].summary["warmup_s"] for outcomes in found.runs.outcomes}
     assert len(warm_ups) == 1  # the same requests are left in every cell
     assert found.table["completed"].max() <= 400
-    given = sweep(base, {"max_num_seqs": [64]}, warm_up=2.0, replications=1, workers=1)
+    given = sweep(base, {"max_num_seqs": [64]}, warm_up=2.0, replications=1, options=HERE)
     assert given.runs.outcomes[0][0].summary["warmup_s"] == 2.0
     with pytest.raises(InputError, match="--warm-up"):
         sweep(base, warm_up=float("nan"))
 
 
 def test_where_the_warm_up_leaves_no_request_nothing_is_said_of_the_targets(base):
-    found = sweep(base, rates=[5, 20], replications=2, slo="ttft_p90=500ms", warm_up=1e6, workers=1)
+    found = sweep(base, rates=[5, 20], replications=2, slo="ttft_p90=500ms", warm_up=1e6, options=HERE)
     assert list(found.summary["verdict"]) == ["no data", "no data"]
     assert found.capacities == ()
-    assert "every target is met" not in screen.render(found).lower()
+    assert "every target is met" not in found.as_text().lower()
 
 
 def test_the_knob_and_the_budget_have_figures_of_their_own(base):
-    one = sweep(base, {"max_num_batched_tokens": [256, 2048]}, replications=1, workers=1)
+    one = sweep(base, {"max_num_batched_tokens": [256, 2048]}, replications=1, options=HERE)
     assert one.figures == ["knob_curves", "budget_strips"]
     assert one.plot("budget_strips").get_ylabel() == "tokens in step"
     with pytest.raises(ValueError, match="several panels"):
@@ -335,7 +338,7 @@ def test_prices_tell_what_a_million_tokens_cost_within_the_targets(base):
         slo="ttft_p90=1s,tpot_p90=30ms",
         prices="h100=4.00,a100-sxm-80gb=2.00",
         replications=1,
-        workers=1,
+        options=HERE,
     )
     row = found.summary.iloc[0]
     assert list(found.summary["cost_per_h"]) == [4.0, 2.0, 4.0, 2.0]
@@ -349,16 +352,16 @@ def test_prices_tell_what_a_million_tokens_cost_within_the_targets(base):
 
 def test_a_trace_that_is_not_there_is_a_mistake_where_it_is_named(base, tmp_path):
     with pytest.raises(InputError, match=r"^scenarios/mooncake-h100\.yaml:\d+:3: workload\.path: no such"):
-        sweep("mooncake-h100", {"max_num_seqs": [64, 128]}, rates=[5], replications=1, workers=1)
+        sweep("mooncake-h100", {"max_num_seqs": [64, 128]}, rates=[5], replications=1, options=HERE)
     (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,100,10\n")
     trace = load_scenario("mooncake-h100", [f"workload.path={tmp_path / 't.csv'}"])
     with pytest.raises(InputError) as caught:
-        sweep(trace, [f"workload.path={tmp_path / 't.csv'},gone.csv"], replications=1, workers=1)
+        sweep(trace, [f"workload.path={tmp_path / 't.csv'},gone.csv"], replications=1, options=HERE)
     (fault,) = caught.value.faults
     assert (fault.where or "").startswith("--grid workload.path")
     assert fault.message == "no such file: gone.csv"
 
 
 def test_a_gpu_in_use_without_a_price_is_named(base):
-    found = sweep(base, rates=[5], prices="a100-sxm-80gb=2.00", replications=1, workers=1)
-    assert "no price for h100-sxm: its cost is left out" in screen.render(found)
+    found = sweep(base, rates=[5], prices="a100-sxm-80gb=2.00", replications=1, options=HERE)
+    assert "no price for h100-sxm: its cost is left out" in found.as_text()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal
 from sim.errors import Fault, InputError
 from sim.jobs.options import Progress, RunOptions
 from sim.jobs.points import Outcome, Point, run_points
-from sim.jobs.traces import trace_faults
 from sim.questions.compare.classes import STARVING_S, class_table
 from sim.questions.compare.differences import DIFFERS, difference_table, values_of
 from sim.questions.compare.variants import Variant, make_variants
+from sim.questions.sweep.cells import trace_faults
 from sim.scenario import Scenario, load_scenario
 from sim.scenario.slo import parse_slo
 

@@ -170,7 +170,7 @@ def _with(base: Scenario, settings: Mapping[str, Data], where: str) -> Variant:
 
 
 def _words(value: Data) -> str:
-    from sim.questions.sweep.tables import words
+    from sim.questions.sweep.cells import words
 
     return "null" if value is None else words(value)
 

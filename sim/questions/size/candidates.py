@@ -9,8 +9,7 @@ import cost_models
 from cost_models import UnknownNameError
 from sim.errors import Fault, InputError
 from sim.questions.sweep.axes import Axis, Values, make_axes
-from sim.questions.sweep.plan import make_cells
-from sim.questions.sweep.tables import words
+from sim.questions.sweep.cells import make_cells, words
 from sim.scenario import Scenario
 from sim.scenario.overrides import parse_grid
 from sim.scenario.yaml_text import Data

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import isfinite, isnan
 
 from sim.jobs.points import Outcome
-from sim.questions.sweep.measures import attainment_column, measures
-from sim.questions.sweep.tables import interval_of
+from sim.questions.sweep.measures import attainment_column, interval_of, measures
 from sim.scenario import Scenario, SloTarget
 from sim.statistics.intervals import Interval, replication_interval
 

@@ -11,7 +11,7 @@ from sim.questions.size.candidates import GPU, TENSOR
 from sim.questions.size.conclusion import conclusions
 from sim.questions.size.load import unit, warms_up
 from sim.questions.size.promise import CLOSE
-from sim.questions.sweep.tables import words
+from sim.questions.sweep.cells import words
 from sim.report.text_table import columns_of_text
 
 if TYPE_CHECKING:

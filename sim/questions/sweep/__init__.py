@@ -1,8 +1,8 @@
 """One question asked of many variants of a scenario: grids in, tables with intervals and an answer out.
 
-`axes` reads what varies, `plan` makes the scenarios and finds every mistake, `runs` has them simulated,
-`tables` turns results into rows, `answer` says which is best and up to which rate promises are kept,
-`pictures` draws, `screen` prints and `folder` keeps it.
+`axes` reads what varies, `cells` makes the scenarios and finds every mistake, `runs` has them simulated,
+`tables` turns results into rows, `findings` says which is best and up to which rate promises are kept,
+`document` words it and `pictures` draws it.
 """
 
 from sim.questions.sweep.sweep import Sweep, sweep

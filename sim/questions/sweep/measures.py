@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isnan, nan
+from math import isfinite, isnan, nan
 
+import numpy as np
+
+from sim.statistics.intervals import Interval, replication_interval
+from sim.statistics.paired import LEAST_DISTINCT
 from sim.statistics.percentiles import Trust, trust_in_percentile
+from sim.statistics.precision import two_stage_interval
+from sim.statistics.proportions import wilson_interval
 from sim.values import Json
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
@@ -38,8 +44,6 @@ SUMMARY_KEYS = (
 
 COUNTED = ("slo_judged_requests",)
 """Further columns: how many requests the shares are of."""
-
-DERIVED = ("preemptions_per_request", "tokens_per_s_per_user")
 
 
 def measures(summary: Mapping[str, Json]) -> dict[str, float]:
@@ -95,3 +99,28 @@ def thin_percentiles(summaries: Iterable[Mapping[str, Json]]) -> list[str]:
 def number(value: Json) -> float:
     """A number of a summary as a float; NaN for null."""
     return float(value) if isinstance(value, (int, float)) else nan
+
+
+def interval_of(column: str, numbers: Sequence[Mapping[str, float]], first_stage: int | None) -> Interval:
+    """The interval of one number over the replications of a cell.
+
+    Shares of requests are cut at 0 and 1. Where they take fewer than three different values over the seeds,
+    which few requests do by luck, the interval is at least Wilson's of all requests; none, as that of any
+    other number, where seeds change nothing.
+    """
+    values = [row[column] for row in numbers]
+    found = replication_interval(values) if first_stage is None else two_stage_interval(values, first_stage)
+    if not is_share(column) or not isfinite(found.estimate):
+        return found
+    low, high = found.low, found.high
+    alike = len(set(values)) < LEAST_DISTINCT if len(values) > 1 else values[0] in (0.0, 1.0)
+    if alike and not seeds_change_nothing(numbers):
+        judged = int(sum(row["slo_judged_requests"] for row in numbers))
+        of_all = wilson_interval(round(found.estimate * judged), judged)
+        low, high = float(np.fmin(low, of_all.low)), float(np.fmax(high, of_all.high))
+    return Interval(found.estimate, _within(low), _within(high), found.size)
+
+
+def _within(share: float) -> float:
+    """Cut at 0 and 1; NaN stays."""
+    return share if isnan(share) else min(1.0, max(0.0, share))

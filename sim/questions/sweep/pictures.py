@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sim.questions.sweep.answer import labels
 from sim.questions.sweep.axes import CONCURRENCY, RATE
-from sim.questions.sweep.costs import capacity_costs
+from sim.questions.sweep.cells import labels
+from sim.questions.sweep.findings import capacity_costs
+from sim.questions.sweep.results import Results
+from sim.report.document import Plate
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from sim.questions.sweep.sweep import Sweep
-
-    Draw = Callable[[Axes | Figure | None], Axes]
 
 BUDGET = "engine.max_num_batched_tokens"
 TRADES = {
@@ -34,53 +32,67 @@ TRADES = {
 }
 """What trades the speed of one user for the output of a GPU."""
 
-SIZES_IN = {"knob_curves": (5.0, 4.0), "budget_strips": (6.0, 3.6)}
-"""Figures of several panels need more room than the house's."""
-
 MOST_LINES = 8
 """More configurations than there are colours cannot be told apart."""
 
 
-def figures(sweep: Sweep) -> dict[str, Draw]:
-    """Functions that draw, by name: F2, F3 over rates, F4 over loads, F11 of two axes, curves of one, F5."""
+def plates(sweep: Results) -> Iterator[Plate]:
+    """F2 and F3 over rates, F4 over loads, F11 of two axes, capacity for money, curves of one axis, budgets,
+    F5.
+    """
     good = sweep.summary[sweep.summary["replications"] > 0]
     if len(good) < 2:
-        return {}
+        return
     table = _table(good, sweep)
-    found: dict[str, Draw] = {}
-    lines = table["label"].nunique() if "label" in table else 1
-    if RATE in sweep.paths and lines <= MOST_LINES:
+    load = _load(sweep)
+    few = "label" not in table or table["label"].nunique() <= MOST_LINES
+    if RATE in sweep.paths and few:
         if sweep.targets and table["slo_attainment"].notna().all():
-            found["attainment"] = partial(_call, "attainment", table, target=_wanted(sweep))
-        found["saturation"] = partial(_call, "saturation", table)
-    if _load(sweep) is not None and lines <= MOST_LINES:
+            shows = "Share of requests within the SLO over the rate; the line at the share that is wanted."
+            yield Plate("attainment", shows, _figure("attainment", table, target=_wanted(sweep)))
+        shows = "Finished requests a second over those sent, and how many of them met the SLO."
+        yield Plate("saturation", shows, _figure("saturation", table))
+    if load is not None and few:
         for metric in ("ttft", "tpot"):
-            limit = min((t.limit_s for t in sweep.targets.values() if t.metric == metric), default=None)
-            draw = partial(_call, "latency_throughput", table, metric=metric, slo_s=limit)
-            found[f"{metric}_throughput"] = draw
+            draw = _figure("latency_throughput", table, metric=metric, slo_s=_limit(sweep, metric))
+            shows = f"{metric.upper()} over the throughput that goes with it, load by load."
+            yield Plate(f"{metric}_throughput", shows, draw)
     if len(sweep.paths) == 2 and sweep.targets and table[list(sweep.paths)].nunique().min() > 1:
-        found["slo_heatmap"] = partial(_heatmap, table, sweep)
+        yield Plate(
+            "slo_heatmap", "Share of requests within the SLO, cell by cell.", partial(_heatmap, table, sweep)
+        )
     if sweep.prices is not None and len(sweep.capacities) > 1:
         costs = capacity_costs(sweep.summary, sweep.capacities)
-        found["capacity_cost"] = partial(_call, "capacity_cost", costs, currency=sweep.prices.currency)
-    if len(sweep.paths) == 1 and _load(sweep) is None:
-        found["knob_curves"] = partial(_knob_curves, table, sweep.paths[0])
+        draw = _figure("capacity_cost", costs, currency=sweep.prices.currency)
+        yield Plate("capacity_cost", "Requests within the SLO that money buys.", draw)
+    if len(sweep.paths) == 1 and load is None:
+        draw = partial(_knob_curves, table, sweep.paths[0])
+        yield Plate("knob_curves", "What the setting moves.", draw, (5.0, 4.0))
     if BUDGET in sweep.paths and len(set(table[BUDGET])) > 1:
-        found["budget_strips"] = partial(_budget_strips, sweep)
-    if lines <= MOST_LINES and TRADES.intersection(sweep.paths):
-        limit = min((t.limit_s for t in sweep.targets.values() if t.metric == "tpot"), default=None)
-        found["pareto"] = partial(_call, "pareto", _pareto_table(table, sweep), tpot_slo_s=limit)
-    return found
+        shows = "Tokens of each step, and gaps between tokens, under the smallest and the largest budget."
+        yield Plate("budget_strips", shows, partial(_budget_strips, sweep), (6.0, 3.6))
+    if few and TRADES.intersection(sweep.paths):
+        draw = _figure("pareto", _pareto_table(table, sweep), tpot_slo_s=_limit(sweep, "tpot"))
+        yield Plate("pareto", "The speed that one user sees against the output of a GPU.", draw)
 
 
-def _call(name: str, table: pd.DataFrame, ax: Axes | Figure | None = None, **options: Any) -> Axes:
-    """The figure's own function, of the module of its name."""
-    draw = getattr(import_module(f"...figures.{name}", __package__), f"plot_{name}")
-    axes: Axes = draw(table, ax, **options)
-    return axes
+def _figure(name: str, table: pd.DataFrame, **options: object) -> partial[Axes]:
+    """The figure's own function, of the module of its name, which is loaded when it is called."""
+
+    def draw(ax: Axes | Figure | None = None) -> Axes:
+        module = import_module(f"...figures.{name}", __package__)
+        axes: Axes = getattr(module, f"plot_{name}")(table, ax, **options)
+        return axes
+
+    return partial(draw)
 
 
-def _table(good: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
+def _limit(sweep: Results, metric: str) -> float | None:
+    """The lowest limit (s) that the SLO has for a metric."""
+    return min((t.limit_s for t in sweep.targets.values() if t.metric == metric), default=None)
+
+
+def _table(good: pd.DataFrame, sweep: Results) -> pd.DataFrame:
     """The cells as figures want them: a label for each line, and shares by their names there."""
     table = good.rename(
         columns={
@@ -104,25 +116,22 @@ def _table(good: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
     return table
 
 
-def _load(sweep: Sweep) -> str | None:
+def _load(sweep: Results) -> str | None:
     """The path that says how much is asked of the cluster, if it varies."""
     return next((path for path in (RATE, CONCURRENCY) if path in sweep.paths), None)
 
 
-def _wanted(sweep: Sweep) -> float:
+def _wanted(sweep: Results) -> float:
     percents = [t.percentile for t in sweep.targets.values() if t.percentile is not None]
     return min(percents, default=99.0) / 100.0
 
 
-def _pareto_table(table: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
+def _pareto_table(table: pd.DataFrame, sweep: Results) -> pd.DataFrame:
     """One line a configuration where the rate varies, else points with their values beside them."""
     if _load(sweep) is not None:
         return table
-    return table.assign(label="cells", point=[", ".join(map(str, row)) for row in _values(table, sweep)])
-
-
-def _values(table: pd.DataFrame, sweep: Sweep) -> list[tuple[object, ...]]:
-    return list(zip(*(table[path] for path in sweep.paths), strict=True))
+    values = zip(*(table[path] for path in sweep.paths), strict=True)
+    return table.assign(label="cells", point=[", ".join(map(str, row)) for row in values])
 
 
 def _knob_curves(table: pd.DataFrame, path: str, where: Axes | Figure | None = None) -> Axes:
@@ -131,7 +140,7 @@ def _knob_curves(table: pd.DataFrame, path: str, where: Axes | Figure | None = N
     return plot_knob_curves(table, path, _whole(where))[0]
 
 
-def _budget_strips(sweep: Sweep, where: Axes | Figure | None = None) -> Axes:
+def _budget_strips(sweep: Results, where: Axes | Figure | None = None) -> Axes:
     """Runs of two cells are made again, for their steps: the smallest and the largest budget, all else as in
     the best cell, or as in the first.
     """
@@ -161,7 +170,7 @@ def _whole(where: Axes | Figure | None) -> Figure | None:
     return where
 
 
-def _heatmap(table: pd.DataFrame, sweep: Sweep, ax: Axes | Figure | None = None) -> Axes:
+def _heatmap(table: pd.DataFrame, sweep: Results, ax: Axes | Figure | None = None) -> Axes:
     from sim.figures.slo_heatmap import plot_slo_heatmap
 
     x, y = sweep.paths[::-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -10,111 +10,144 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sim.errors import Fault, InputError
-from sim.jobs.options import Progress, RunOptions
+from sim.jobs.options import RunOptions
 from sim.jobs.points import Point, run_points
 from sim.questions.size.prices import Prices, read_prices
-from sim.questions.sweep.answer import (
-    Best,
+from sim.questions.sweep import document, pictures
+from sim.questions.sweep.axes import CONCURRENCY, RATE, Values, make_axes
+from sim.questions.sweep.cells import MOST_RUNS, Cell, make_cells
+from sim.questions.sweep.findings import (
     Capacity,
     best_capacity,
     best_cell,
     capacities,
-    labels,
     latency_column,
     verdicts,
-    vllm_flags,
 )
-from sim.questions.sweep.axes import CONCURRENCY, RATE, Values, make_axes
-from sim.questions.sweep.costs import add_costs
-from sim.questions.sweep.plan import MOST_RUNS, Cell, make_cells
-from sim.questions.sweep.runs import Precision, Runs, run_cells, run_to_precision
-from sim.questions.sweep.tables import cell_table, replication_table
-from sim.questions.sweep.warm_up import COLUMNS, without_warm_up
+from sim.questions.sweep.results import Results
+from sim.questions.sweep.runs import (
+    WARM_UP_COLUMNS,
+    Precision,
+    Runs,
+    run_cells,
+    run_to_precision,
+    without_warm_up,
+)
+from sim.questions.sweep.tables import add_costs, cell_table, replication_table
+from sim.report.answer import ScenarioAnswer, records
+from sim.report.document import Block, Plate
 from sim.scenario import Scenario, SloTarget, load_scenario
 from sim.scenario.slo import parse_slo
 from sim.statistics.precision import FIRST_STAGE
-from sim.values import Json
+from sim.values import Json, plain_json
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
+
+    from sim.statistics.intervals import Interval
 
 REPLICATIONS = 5
 MOST_REPLICATIONS = 200
+_PROVENANCE = ("mirrors", "dryserve_version", "calibration_id", "error_band", "loop", "warmup_s", "horizon_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """What came of a sweep.
+class Sweep(Results, ScenarioAnswer):
+    """The answer of a sweep: `Results`, and how they are shown, drawn and written.
 
-    `table` has a row for each run, `summary` one for each cell with 95 % intervals (see
-    `sim.questions.sweep.tables`), and a `verdict` of the SLO. `capacities` says up to which rate promises
-    hold, where the rate varies; `best` is the best cell. Written tables and figures come from these alone.
+    Its folder holds `sweep.json` (what varied, the answer, provenance), `points.csv` (one row a cell, with
+    intervals) and `replications.csv` (one row a run).
     """
 
-    base: Scenario
-    paths: tuple[str, ...]
-    cells: tuple[Cell, ...]
-    runs: Runs
-    targets: Mapping[str, SloTarget]
-    table: pd.DataFrame
-    summary: pd.DataFrame
-    capacities: tuple[Capacity, ...]
-    best: Best | None
-    notes: tuple[str, ...] = ()
-    prices: Prices | None = None
+    kind = "sweep"
 
     @property
-    def failed(self) -> list[tuple[str, str]]:
-        """Cells without a result or with failed runs, in words, and why."""
-        failed = self.summary[self.summary["error"].notna()]
-        return list(zip(labels(failed, self.paths), failed["error"].astype(str), strict=True))
+    def question(self) -> str:
+        """How many points of what, and how often each was run."""
+        return document.question(self)
+
+    def blocks(self) -> list[Block]:
+        """The cells, up to which rate promises hold, which cell is best, and what to know of it."""
+        return list(document.blocks(self))
+
+    def plates(self) -> list[Plate]:
+        """The figures that fit the axes."""
+        return list(pictures.plates(self))
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The cells and the runs."""
+        return {"points.csv": self.summary, "replications.csv": self.table}
 
     @property
-    def unpriced(self) -> str:
-        """`no price for h100-sxm` where prices were given, but none for a GPU in use; else empty."""
-        if self.prices is None:
-            return ""
-        summaries = (o.summary for outcomes in self.runs.outcomes for o in outcomes if o.summary)
-        return self.prices.missing(str(summary["gpu"]) for summary in summaries)
+    def has_failed(self) -> bool:
+        """Whether some run failed."""
+        return bool(self.failed)
 
     @property
-    def flags(self) -> str:
-        """The best cell as arguments of `vllm serve`; empty if nothing that varies is one."""
-        return "" if self.best is None else vllm_flags(self.best.setting)
+    def warnings(self) -> tuple[str, ...]:
+        """A GPU without a price."""
+        return (f"{self.unpriced}: its cost is left out",) if self.unpriced else ()
 
-    @property
-    def facts(self) -> dict[str, Json]:
-        """The summary of some run, for what they all have in common; empty if all failed."""
-        good = (o.summary for outcomes in self.runs.outcomes for o in outcomes if o.summary)
-        return next(good, {})
+    def asked(self) -> dict[str, Json]:
+        """What varied, under which seeds, and the prices."""
+        asked = self._varied()
+        if self.prices is not None:
+            asked |= {"prices": dict(self.prices.per_gpu_hour), "currency": self.prices.currency}
+        return asked
 
-    def plot(self, kind: str | None = None, ax: Axes | None = None) -> Axes:
-        """Draw one of the figures that fit the axes (`figures` names them), by default the first."""
-        from sim.questions.sweep.pictures import figures
+    def _varied(self) -> dict[str, Json]:
+        """The fields that varied, their values cell by cell, and the seeds."""
+        return {
+            "paths": list(self.paths),
+            "cells": [plain_json(cell.setting) for cell in self.cells],
+            "seeds": list(self.seeds),
+            "two_stages": self.runs.first_stage is not None,
+        }
 
-        fitting = figures(self)
-        if not fitting:
-            raise ValueError("no figure fits these axes; use the tables")
-        if kind is not None and kind not in fitting:
-            raise ValueError(f"no figure {kind!r} of this sweep; it has {', '.join(fitting)}")
-        return fitting[kind if kind is not None else next(iter(fitting))](ax)
+    def as_json(self) -> dict[str, Json]:
+        """The whole sweep but its single runs, as plain data."""
+        facts = next(iter(self.summaries), {})
+        return {
+            **self._varied(),
+            "slo": {
+                key: {"metric": t.metric, "limit_s": t.limit_s, "percentile": t.percentile}
+                for key, t in self.targets.items()
+            },
+            "capacities": [_capacity_json(found) for found in self.capacities],
+            "best": self._best_json(),
+            "notes": list(self.notes),
+            "prices": None if self.prices is None else dict(self.prices.per_gpu_hour),
+            "unreached": {str(cell): told for cell, told in self.runs.unreached.items()},
+            "points": records(self.summary),
+            "provenance": {key: facts.get(key) for key in _PROVENANCE},
+        }
 
-    @property
-    def figures(self) -> list[str]:
-        """The names of the figures that fit the axes."""
-        from sim.questions.sweep.pictures import figures
+    def _best_json(self) -> Json:
+        best = self.best
+        if best is None:
+            return None
+        return {
+            "cell": best.row,
+            "setting": plain_json(best.setting),
+            "by": best.measure,
+            "as_good": best.equals,
+            "of": best.of,
+            "vllm_flags": self.flags,
+        }
 
-        return list(figures(self))
 
-    def write(self, root: Path | str = "sweeps", *, draw: bool = True) -> Path:
-        """Write the tables, and the figures unless `draw` is false, into a folder below `root`; return it."""
-        from sim.questions.sweep import folder
+def _capacity_json(found: Capacity) -> dict[str, Json]:
+    def ends(interval: Interval) -> Json:
+        return plain_json({"estimate": interval.estimate, "low": interval.low, "high": interval.high})
 
-        written = folder.write(self, Path(root))
-        if draw:
-            folder.draw(self, written)
-        return written
+    return {
+        "label": found.label,
+        "rate_per_s": ends(found.joint),
+        "by_target": {key: ends(one) for key, one in found.by_target.items()},
+        "at_least": found.at_least,
+        "not_kept_at": found.below,
+        "first_to_break": found.first_to_break,
+    }
 
 
 def sweep(
@@ -132,12 +165,7 @@ def sweep(
     seeds: Sequence[int] | None = None,
     precision: float | None = None,
     most_replications: int = MOST_REPLICATIONS,
-    backend: str = "loky",
-    address: str | None = None,
-    workers: int | None = None,
-    store: Path | Literal["default"] | None = "default",
-    on_progress: Callable[[Progress], None] | None = None,
-    allow_plugins: bool = False,
+    options: RunOptions | None = None,
 ) -> Sweep:
     """Simulate every combination of `grids` (and `zipped`, which move together, and `rates`) several times.
 
@@ -147,7 +175,8 @@ def sweep(
     Two sizes of the KV cache, two seeds each, in this process and without a store:
 
     >>> grid = {"engine.num_gpu_blocks_override": [700, 2400]}
-    >>> found = sweep("kv-starved", grid, requests=60, replications=2, workers=1, store=None)
+    >>> here = RunOptions(workers=1, store=None)
+    >>> found = sweep("kv-starved", grid, requests=60, replications=2, options=here)
     >>> len(found.table), len(found.summary)
     (4, 2)
     >>> small, large = found.summary["num_preemptions"]
@@ -159,8 +188,7 @@ def sweep(
     them and then as many as it takes, up to `most_replications`. `slo`, `requests` (a run, in place of a
     duration) and `warm_up` (seconds, or `auto` for MSER-5 on a first run of every cell) change the scenario,
     `overrides` are `path=value` texts. `prices` says what GPUs cost an hour: `h100-sxm=4.00,…`, or a file.
-    How and where runs are made is as in `sim.jobs.points.run_points`. Raises `InputError`
-    with all mistakes before anything runs.
+    `options` say how and where runs are made. Raises `InputError` with all mistakes before anything runs.
     """
     base, faults = _base(scenario, overrides, slo, requests, warm_up)
     axes, axis_faults = make_axes(base, grids, zipped, rates)
@@ -177,15 +205,7 @@ def sweep(
         raise InputError([*faults, *error.faults]) from None
     if faults:
         raise InputError(faults)
-    options = RunOptions(
-        workers=workers,
-        backend=backend,
-        address=address,
-        store=store,
-        on_progress=on_progress,
-        allow_plugins=allow_plugins,
-    )
-    simulate = partial(run_points, options=options.over_many_calls())
+    simulate = partial(run_points, options=(options or RunOptions()).over_many_calls())
     targets = _targets(base, cells)
     notes: tuple[str, ...] = ()
     if warm_up == "auto":
@@ -194,7 +214,7 @@ def sweep(
             for cell in cells
             if cell.scenario is not None
         ]
-        cells, told = without_warm_up(cells, simulate(pilots, columns=COLUMNS))
+        cells, told = without_warm_up(cells, simulate(pilots, columns=WARM_UP_COLUMNS))
         notes = (told,)
     if precision is None:
         runs = run_cells(cells, chosen, simulate)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import isfinite, isnan
+from collections.abc import Sequence
+from math import nan
 
-import numpy as np
 import pandas as pd
 
-from sim.questions.sweep.measures import is_share, measures, seeds_change_nothing, thin_percentiles
-from sim.questions.sweep.plan import Cell
+from sim.questions.size.prices import Prices
+from sim.questions.sweep.cells import Cell, words
+from sim.questions.sweep.measures import interval_of, measures, thin_percentiles
 from sim.questions.sweep.runs import Runs
 from sim.scenario.yaml_text import Data
-from sim.statistics.intervals import Interval, replication_interval
-from sim.statistics.paired import LEAST_DISTINCT
-from sim.statistics.precision import two_stage_interval
-from sim.statistics.proportions import wilson_interval
+
+PER_HOUR, PER_MILLION = "cost_per_h", "cost_per_1m_output_tokens"
 
 
 def replication_table(cells: Sequence[Cell], runs: Runs) -> pd.DataFrame:
@@ -59,29 +57,19 @@ def cell_table(cells: Sequence[Cell], runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def interval_of(column: str, numbers: Sequence[Mapping[str, float]], first_stage: int | None) -> Interval:
-    """The interval of one number over the replications of a cell.
+def add_costs(summary: pd.DataFrame, runs: Runs, prices: Prices) -> None:
+    """Add the columns `cost_per_h` and `cost_per_1m_output_tokens` to the table of cells.
 
-    Shares of requests are cut at 0 and 1. Where they take fewer than three different values over the seeds,
-    which few requests do by luck, the interval is at least Wilson's of all requests; none, as that of any
-    other number, where seeds change nothing.
+    They are in the currency of the prices, and NaN where a cell has no result or its GPU no price.
     """
-    values = [row[column] for row in numbers]
-    found = replication_interval(values) if first_stage is None else two_stage_interval(values, first_stage)
-    if not is_share(column) or not isfinite(found.estimate):
-        return found
-    low, high = found.low, found.high
-    alike = len(set(values)) < LEAST_DISTINCT if len(values) > 1 else values[0] in (0.0, 1.0)
-    if alike and not seeds_change_nothing(numbers):
-        judged = int(sum(row["slo_judged_requests"] for row in numbers))
-        of_all = wilson_interval(round(found.estimate * judged), judged)
-        low, high = float(np.fmin(low, of_all.low)), float(np.fmax(high, of_all.high))
-    return Interval(found.estimate, _within(low), _within(high), found.size)
-
-
-def _within(share: float) -> float:
-    """Cut at 0 and 1; NaN stays."""
-    return share if isnan(share) else min(1.0, max(0.0, share))
+    hourly = []
+    for outcomes in runs.outcomes:
+        facts = next((outcome.summary for outcome in outcomes if outcome.summary), {})
+        price, gpus = prices.per_gpu_hour.get(str(facts.get("gpu"))), facts.get("num_gpus")
+        hourly.append(price * gpus if price is not None and isinstance(gpus, int) else nan)
+    summary[PER_HOUR] = hourly
+    if "output_throughput" in summary:
+        summary[PER_MILLION] = summary[PER_HOUR] / summary["output_throughput"] / 3600.0 * 1e6
 
 
 def _shown(value: Data) -> object:
@@ -89,16 +77,3 @@ def _shown(value: Data) -> object:
     if isinstance(value, (dict, tuple)):
         return words(value)
     return "default" if value is None else value
-
-
-def words(value: object) -> str:
-    """A value as a user writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        kind = value.get("kind")
-        rest = ", ".join(f"{key}: {words(item)}" for key, item in value.items() if key != "kind")
-        return f"{kind}({rest})" if rest and kind else str(kind or rest)
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(words, value)) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,19 +1,28 @@
-"""From axes to scenarios: every combination checked and every mistake named before anything is simulated."""
+"""From axes to scenarios: every combination checked and every mistake named before anything is simulated.
+
+A trace that cannot be opened is a mistake too: else each of many runs would find out alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sim.errors import Fault, InputError, input_error
-from sim.jobs.traces import trace_faults
 from sim.questions.sweep.axes import Axis
 from sim.scenario import Scenario
 from sim.scenario.loader import scenario_from_data
 from sim.scenario.overrides import parse_path, with_value
+from sim.scenario.workload import TraceWorkload, plain_parts
 from sim.scenario.yaml_text import Data
+from sim.workload.trace_reader import open_trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_RUNS = 100_000
 
@@ -65,6 +74,25 @@ def make_cells(base: Scenario, axes: Sequence[Axis], num_seeds: int = 1) -> list
     if mistakes:
         raise InputError(mistakes)
     return cells
+
+
+def trace_faults(scenario: Scenario, base: Scenario) -> Iterator[Fault]:
+    """Why traces of a scenario cannot be opened on this machine, with the place that names the file.
+
+    A scenario made in code from `base` knows no places: where it kept the trace, they are those of `base`.
+    """
+    original = plain_parts(base.workload)
+    for field, part in plain_parts(scenario.workload).items():
+        if not isinstance(part, TraceWorkload):
+            continue
+        named = scenario.fault(f"{field}.path", "")
+        if named.where is None and getattr(original.get(field), "path", None) == part.path:
+            named = base.fault(f"{field}.path", "")
+        try:
+            with open_trace(Path(part.path), named) as lines:
+                lines.close()
+        except InputError as error:
+            yield from error.faults
 
 
 def _varied(data: dict[str, Data], chosen: Sequence[tuple[str, Data, str]]) -> dict[str, Data]:
@@ -119,3 +147,26 @@ def _plain(value: object) -> Data:
         return tuple(_plain(item) for item in value)
     assert value is None or isinstance(value, (str, int, float, bool))
     return value
+
+
+def words(value: object) -> str:
+    """A value as a user writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        kind = value.get("kind")
+        rest = ", ".join(f"{key}: {words(item)}" for key, item in value.items() if key != "kind")
+        return f"{kind}({rest})" if rest and kind else str(kind or rest)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(words, value)) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def label(setting: Mapping[str, object]) -> str:
+    """A setting in words, such as `max_num_seqs 64, watermark 0.05`."""
+    return ", ".join(f"{path.rpartition('.')[2]} {words(value)}" for path, value in setting.items())
+
+
+def labels(table: pd.DataFrame, paths: Sequence[str]) -> list[str]:
+    """The values of these paths in each row, in words."""
+    return [label({path: row[path] for path in paths}) for _, row in table.iterrows()]

@@ -1,18 +1,21 @@
-"""What a sweep says: which promises each cell keeps, up to which rate they hold, and which cell is best."""
+"""What a sweep finds: which promises each cell keeps, up to which rate they hold, what that costs, and which
+cell is best.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, isnan
+from math import isfinite, isnan, nan
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from sim.questions.sweep.axes import RATE
+from sim.questions.sweep.cells import label, words
 from sim.questions.sweep.measures import attainment_column
-from sim.questions.sweep.tables import words
+from sim.questions.sweep.tables import PER_HOUR, PER_MILLION
 from sim.scenario import SloTarget
 from sim.statistics.intervals import Interval, jackknife_interval
 from sim.statistics.paired import paired_difference
@@ -284,11 +287,36 @@ def vllm_flags(setting: Mapping[str, object]) -> str:
     return " ".join(flags)
 
 
-def label(setting: Mapping[str, object]) -> str:
-    """A setting in words, such as `max_num_seqs 64, watermark 0.05`."""
-    return ", ".join(f"{path.rpartition('.')[2]} {words(value)}" for path, value in setting.items())
+def at_capacity(summary: pd.DataFrame, found: Capacity) -> tuple[float, float, float]:
+    """Of a configuration, at the highest rate of the sweep that keeps its targets: that rate in 1/s, and the
+    cost of an hour and of a million output tokens there. NaN if there is no such rate.
+    """
+    rows = _own(summary, found)
+    rows = rows[rows[RATE] <= found.joint.estimate].sort_values(RATE)
+    if not len(rows):
+        return nan, nan, nan
+    row = rows.iloc[-1]
+    return float(row[RATE]), float(row[PER_HOUR]), float(row[PER_MILLION])
 
 
-def labels(table: pd.DataFrame, paths: Sequence[str]) -> list[str]:
-    """The values of these paths in each row, in words."""
-    return [label({path: row[path] for path in paths}) for _, row in table.iterrows()]
+def _own(summary: pd.DataFrame, found: Capacity) -> pd.DataFrame:
+    """The cells of a configuration."""
+    rows = summary.to_dict("records")
+    return summary[[all(row[path] == value for path, value in found.setting.items()) for row in rows]]
+
+
+def capacity_costs(summary: pd.DataFrame, capacities: Sequence[Capacity]) -> pd.DataFrame:
+    """The table that the figure of capacity for money is drawn from: a row for each configuration."""
+    rows = []
+    for found in capacities:
+        own = _own(summary, found)
+        rows.append(
+            {
+                "label": label(found.setting) or "as it is",
+                "capacity_per_s": found.joint.estimate,
+                "capacity_low": found.joint.low,
+                "capacity_high": found.joint.high,
+                "cost_per_h": float(own[PER_HOUR].iloc[0]),
+            }
+        )
+    return pd.DataFrame(rows)
