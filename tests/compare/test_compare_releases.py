@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from typer.testing import CliRunner
 
 from sim.cli.commands import app
 from sim.errors import InputError
-from sim.evidence.releases import Comparison, compare_releases, render, write
+from sim.evidence.releases import ReleaseComparison, compare_releases
+from sim.evidence.releases.answer import METRICS
 from sim.evidence.releases.differences import KV_MEMORY, STEP_TIMES
-from sim.evidence.releases.tables import METRICS, table_csv
+from sim.jobs.options import RunOptions
 from sim.random_streams import streams
 from sim.scenario import load_scenario
 from sim.setup import engine_setup
@@ -58,24 +60,24 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(tight: str) -> Comparison:
-    return compare_releases(tight)
+def found(tight: str) -> ReleaseComparison:
+    return compare_releases(tight, options=RunOptions(workers=1, store=None))
 
 
-def effect_of(found: Comparison, name: str) -> dict[str, object]:
+def effect_of(found: ReleaseComparison, name: str) -> dict[str, object]:
     """The summary of the newer release with one difference undone."""
     (effect,) = (each for each in found.effects if each.difference.name == name)
     assert effect.undone is not None, f"{name} was never asked for"
     return effect.undone.summary
 
 
-def test_both_releases_are_run_as_one_would_run_them_by_hand(found: Comparison, tight: str):
+def test_both_releases_are_run_as_one_would_run_them_by_hand(found: ReleaseComparison, tight: str):
     for version, outcome in (("0.16.0", found.older_outcome), ("0.33.0", found.newer_outcome)):
         by_hand = simulate(load_scenario(tight, [f"engine.version={version}"]))
         assert outcome.summary == by_hand.summary
 
 
-def test_every_difference_is_undone_as_the_setting_beside_it_would(found: Comparison, tight: str):
+def test_every_difference_is_undone_as_the_setting_beside_it_would(found: ReleaseComparison, tight: str):
     settings = [(effect.difference.setting, effect.undone) for effect in found.effects]
     tried = [(setting, outcome) for setting, outcome in settings if setting and outcome]
     assert len(tried) > 6
@@ -85,7 +87,7 @@ def test_every_difference_is_undone_as_the_setting_beside_it_would(found: Compar
 
 
 def test_a_rule_that_nobody_asked_for_changes_nothing_when_it_is_undone_all_the_same(
-    found: Comparison, tight: str
+    found: ReleaseComparison, tight: str
 ):
     never = [effect.difference for effect in found.effects if effect.undone is None]
     assert len(never) > 10
@@ -95,7 +97,7 @@ def test_a_rule_that_nobody_asked_for_changes_nothing_when_it_is_undone_all_the_
         assert by_hand[metric.key] == found.newer_outcome.summary[metric.key]
 
 
-def test_all_differences_undone_together_make_the_older_release_to_the_last_bit(found: Comparison):
+def test_all_differences_undone_together_make_the_older_release_to_the_last_bit(found: ReleaseComparison):
     """So nothing that moves a prediction is missing from the list."""
     scenario = found.newer
     for effect in found.effects:
@@ -116,18 +118,18 @@ def test_all_differences_undone_together_make_the_older_release_to_the_last_bit(
     assert {key: value for key, value in undone.items() if key not in told} == expected
 
 
-def test_whole_prompt_room_spares_preemptions_where_chunks_are_smaller_than_prompts(found: Comparison):
+def test_whole_prompt_room_spares_preemptions_where_chunks_are_smaller_than_prompts(found: ReleaseComparison):
     """Without it a request is let in for its first 512 tokens, and finds no room for the rest."""
     without = effect_of(found, "reserve_full_prompt")
     assert without["num_preemptions"] > found.newer_outcome.summary["num_preemptions"]  # type: ignore[operator]
-    assert "| reserve_full_prompt" in render(found)
+    assert "\nreserve_full_prompt " in found.as_text()
 
 
-def test_defaults_and_facts_of_the_cost_models_stand_beside_the_rules(found: Comparison):
+def test_defaults_and_facts_of_the_cost_models_stand_beside_the_rules(found: ReleaseComparison):
     kinds = {effect.difference.name: effect.difference.kind for effect in found.effects}
     assert kinds["gpu_memory_utilization"] == "default"
     assert kinds[KV_MEMORY] == kinds[STEP_TIMES] == "cost model"
-    assert "gpu_memory_utilization, 0.9 → 0.92" in render(found)
+    assert "gpu_memory_utilization, 0.9 → 0.92" in found.as_text()
 
 
 def test_a_lone_request_is_not_cut_by_the_threshold_any_more(tmp_path: Path):
@@ -139,20 +141,19 @@ def test_a_lone_request_is_not_cut_by_the_threshold_any_more(tmp_path: Path):
     undone = effect_of(found, "lone_requests_ignore_the_threshold")["num_steps"]
     assert isinstance(newer, int)
     assert undone == newer + 5 * 9
-    effects = render(found).split("## What each")[1].splitlines()
-    assert next(line for line in effects if line.startswith("| ") and "TTFT" not in line).startswith(
-        "| lone_requests_ignore_the_threshold "
-    )
+    effects = found.as_text().split("What each")[1].splitlines()
+    head = next(place for place, line in enumerate(effects) if "TTFT" in line)
+    assert effects[head + 1].startswith("lone_requests_ignore_the_threshold ")
 
 
-def test_two_processes_tell_the_same_as_one(found: Comparison, tight: str):
-    again = compare_releases(tight, jobs=2)
-    assert render(again) == render(found)
-    assert table_csv(again) == table_csv(found)
+def test_two_processes_tell_the_same_as_one(found: ReleaseComparison, tight: str):
+    again = compare_releases(tight, options=RunOptions(workers=2, store=None))
+    assert again.as_text() == found.as_text()
+    assert again.json_text() == found.json_text()
 
 
-def test_the_table_has_every_run_in_full(found: Comparison, tmp_path: Path):
-    folder = write(found, tmp_path)
+def test_the_table_has_every_run_in_full(found: ReleaseComparison, tmp_path: Path):
+    folder = found.write(tmp_path)
     with (folder / "releases.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["run"] for row in rows[:2]] == ["release", "release"]
@@ -167,7 +168,7 @@ def test_the_table_has_every_run_in_full(found: Comparison, tmp_path: Path):
 def test_releases_with_the_same_rules_and_defaults_do_not_differ(tight: str):
     same = compare_releases(tight, older="0.18.0", newer="0.19.0")
     assert same.effects == ()
-    assert "Nothing differs." in render(same)
+    assert "Nothing differs." in same.as_text()
     assert same.older_outcome.summary["p99_ttft_ms"] == same.newer_outcome.summary["p99_ttft_ms"]
 
 
@@ -206,6 +207,14 @@ def test_the_command_prints_the_report_that_it_writes(tight: str, tmp_path: Path
     assert result.exit_code == 0
     (folder,) = tmp_path.iterdir()
     assert folder.name.startswith("tight-0.16.0-0.23.0-")
-    assert result.stdout == (folder / "report.md").read_text(encoding="utf-8")
+    assert "What each difference does in 0.23.0" in result.stdout
+    told = (folder / "report.md").read_text(encoding="utf-8")
+    assert _words(told.replace("```", "")) == _words(result.stdout)
+    assert "What each difference does in 0.23.0" in (folder / "report.html").read_text(encoding="utf-8")
     assert "--set workload.num_requests=50 --set engine.version=0.23.0" in result.stdout
     assert "0.23.0: vLLM 0.23.0 lies between the recorded releases" in result.stdout
+
+
+def _words(page: str) -> list[str]:
+    """What a page says, without the marks of headings, lists and tables."""
+    return re.sub(r"[|*#:-]", " ", page).split()

@@ -59,9 +59,8 @@ def differences(older: Scenario, newer: Scenario, *, allow_plugins: bool = False
     return [*_rules(older.engine, newer.engine), *_defaults(older, newer), *costs]
 
 
-def setup_with_times_of(scenario: Scenario, version: str, *, allow_plugins: bool = False) -> EngineSetup:
+def with_times_of(version: str, allow_plugins: bool, scenario: Scenario, setup: EngineSetup) -> EngineSetup:
     """The engine of a scenario, whose steps and front end take the time that they take in another release."""
-    setup = engine_setup(scenario, allow_plugins=allow_plugins)
     own, other = setup.replica, _as_in(scenario, setup.engine, version, allow_plugins).replica
     replica = replace(other, scheduler=own.scheduler, kv_cache=own.kv_cache, release=own.release)
     return replace(setup, replica=replica)

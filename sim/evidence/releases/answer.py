@@ -1,0 +1,264 @@
+"""What differs between two releases on one workload, as an answer: tables, a document and plain data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sim.evidence.releases.differences import Difference
+from sim.jobs.points import Outcome
+from sim.report.answer import ScenarioAnswer, records
+from sim.report.document import Block, Bullets, Heading, Paragraph, Preformatted, Table
+from sim.scenario import Scenario
+from sim.values import Json
+from sim.version import dryserve_version
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SMALL = 0.001
+"""Relative changes, and changes of shares, below which a difference is only named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number of the summary, how it is called, and whether changes are told as ratio, count or share."""
+
+    key: str
+    name: str
+    short: str
+    kind: Literal["ratio", "count", "share"] = "ratio"
+
+
+METRICS = (
+    Metric("output_throughput", "output throughput (tok/s)", "tok/s"),
+    Metric("median_ttft_ms", "TTFT p50 (ms)", "TTFT p50"),
+    Metric("p99_ttft_ms", "TTFT p99 (ms)", "TTFT p99"),
+    Metric("median_tpot_ms", "TPOT p50 (ms)", "TPOT p50"),
+    Metric("p99_tpot_ms", "TPOT p99 (ms)", "TPOT p99"),
+    Metric("median_e2el_ms", "E2E p50 (ms)", "E2E p50"),
+    Metric("p99_e2el_ms", "E2E p99 (ms)", "E2E p99"),
+    Metric("completed", "completed requests", "completed", "count"),
+    Metric("num_preemptions", "preemptions", "preempt.", "count"),
+    Metric("recomputed_token_share", "recomputed tokens", "recomp.", "share"),
+    Metric("prefix_cache_hit_rate", "prefix hit rate", "hits", "share"),
+    Metric("slo_attainment", "SLO attainment", "SLO", "share"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A difference, and the newer release's run without it; None if nobody asked for the rule."""
+
+    difference: Difference
+    undone: Outcome | None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run without it did not come to its end."""
+        return self.undone is not None and self.undone.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseComparison(ScenarioAnswer):
+    """Two releases on one workload. `older` and `base` are the scenarios, `command` runs one by hand."""
+
+    kind: ClassVar[str] = "release"
+
+    command: str
+    older: Scenario
+    base: Scenario
+    older_outcome: Outcome
+    newer_outcome: Outcome
+    effects: tuple[Effect, ...]
+
+    @property
+    def newer(self) -> Scenario:
+        """The newer release's scenario."""
+        return self.base
+
+    @property
+    def question(self) -> str:
+        """The scenario and the two releases."""
+        return f"{self.base.name}: vLLM {self.older.engine.version} and {self.base.engine.version}"
+
+    def asked(self) -> dict[str, Json]:
+        """The releases that are compared."""
+        return {"older": self.older.engine.version, "newer": self.base.engine.version}
+
+    def folder_in(self, root: Path) -> Path:
+        """`root`/<scenario>-<older>-<newer>-<hash of both scenarios>."""
+        told = "\n".join([dryserve_version(), self.older.dump_resolved(), self.base.dump_resolved()])
+        digest = hashlib.sha256(told.encode()).hexdigest()[:8]
+        return root / f"{self.base.name}-{'-'.join(map(str, self.asked().values()))}-{digest}"
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """One row for each run: both releases, then the newer with each difference undone alone."""
+        import pandas as pd
+
+        columns = ["run", "kind", "name", "older", "newer", "set", "failure", *(m.key for m in METRICS)]
+        rows = [
+            ["release", "", scenario.engine.version, "", "", "", *_numbers(outcome)]
+            for scenario, outcome in self._releases
+        ]
+        for effect in self.effects:
+            it = effect.difference
+            run = "undone" if effect.undone else "not asked for"
+            numbers = _numbers(effect.undone or self.newer_outcome)
+            rows.append([run, it.kind, it.name, it.older, it.newer, it.setting or "", *numbers])
+        return {"releases.csv": pd.DataFrame(rows, columns=columns, dtype=object)}
+
+    def as_json(self) -> dict[str, Json]:
+        """What was asked, and every run as in the table."""
+        return {**self.asked(), "command": self.command, "runs": records(self.tables()["releases.csv"])}
+
+    def blocks(self) -> list[Block]:
+        """Both releases side by side, what each difference does, what moved nothing, and notes."""
+        newer = self.base.engine.version
+        moved = sorted((e for e in self.effects if self._size(e) >= SMALL), key=lambda e: -self._size(e))
+        shown: list[Block] = [Paragraph(self.base.description)] if self.base.description else []
+        shown += [self._both(), Heading(2, f"What each difference does in {newer}")]
+        if moved:
+            shown += [
+                Paragraph(
+                    f"Each cell is the run of {newer} against the same run with this one thing as in "
+                    f"{self.older.engine.version}. Effects need not add up: where two things do the same, "
+                    "undoing one alone shows little."
+                ),
+                self._effects(moved),
+            ]
+        shown += [Paragraph(line) for line in self._silent(moved)]
+        shown += [
+            Paragraph(f"Could not be undone: {effect.difference.name}: {effect.undone.error}.")
+            for effect in self.effects
+            if effect.undone and effect.undone.error is not None
+        ]
+        settings = [setting for effect in moved if (setting := effect.difference.setting)]
+        if settings:
+            shown.append(Paragraph("By hand, with a setting below it to undo one of these:"))
+            by_hand = f"{self.command} --set engine.version={newer}"
+            shown.append(Preformatted("\n".join([by_hand, *(f"  --set {each}" for each in settings)])))
+        return [*shown, Heading(2, "Notes"), Bullets(tuple(self._notes()))]
+
+    @property
+    def _releases(self) -> tuple[tuple[Scenario, Outcome], tuple[Scenario, Outcome]]:
+        return (self.older, self.older_outcome), (self.base, self.newer_outcome)
+
+    def _both(self) -> Table:
+        rows = []
+        for metric in _shown([self.older_outcome, self.newer_outcome]):
+            was, now = _number(self.older_outcome, metric), _number(self.newer_outcome, metric)
+            rows.append((metric.name, _value(was, metric), _value(now, metric), _change(was, now, metric)))
+        return _table(("prediction", self.older.engine.version, self.base.engine.version, "change"), rows)
+
+    def _effects(self, moved: Sequence[Effect]) -> Table:
+        undone = [effect.undone for effect in moved if effect.undone]
+        metrics = [
+            metric
+            for metric in _shown([self.newer_outcome])
+            if any(_number(each, metric) != _number(self.newer_outcome, metric) for each in undone)
+        ]
+
+        def changes(since: Outcome) -> list[str]:
+            pairs = [(_number(since, metric), _number(self.newer_outcome, metric)) for metric in metrics]
+            return [_change(*pair, metric) for pair, metric in zip(pairs, metrics, strict=True)]
+
+        rows = [(_name(each.difference), *changes(each.undone)) for each in moved if each.undone]
+        rows.append(("all together", *changes(self.older_outcome)))
+        return _table(("", *(metric.short for metric in metrics)), rows)
+
+    def _silent(self, moved: Sequence[Effect]) -> list[str]:
+        """What moved nothing, in one line each."""
+        rest = [effect for effect in self.effects if effect not in moved and not effect.has_failed]
+        little = [e for e in rest if e.undone and self._size(e) > 0.0]
+        nothing = [e for e in rest if e.undone and self._size(e) == 0.0]
+        never = [e for e in rest if e.undone is None]
+        lines = [
+            f"{words}: {', '.join(effect.difference.name for effect in effects)}."
+            for effects, words in (
+                (little, f"Moved nothing by more than {SMALL:.1%}"),
+                (nothing, "Moved nothing"),
+                (never, "Never asked for in this run"),
+            )
+            if effects
+        ]
+        return lines or (["Everything that differs moved something."] if moved else ["Nothing differs."])
+
+    def _notes(self) -> list[str]:
+        notes = {f"one run each, seed {self.base.seed}: with another seed all numbers scatter": None}
+        for scenario, outcome in self._releases:
+            summary, version = outcome.summary or {}, scenario.engine.version
+            told, thin = summary["notes"], summary["thin_percentiles"]
+            assert isinstance(told, Sequence)
+            assert isinstance(thin, Sequence)
+            notes |= dict.fromkeys(f"{version}: {note}" for note in told)
+            names = [metric.short for metric in METRICS if metric.key in thin]
+            if names:
+                notes[f"{version}: fewer than 10 samples above {', '.join(names)}"] = None
+        return list(notes)
+
+    def _size(self, effect: Effect) -> float:
+        """The largest change that a difference makes, as a ratio; a change of a count counts as large."""
+        if effect.undone is None or effect.has_failed:
+            return 0.0
+        sizes = [0.0]
+        for metric in METRICS:
+            was, now = _number(effect.undone, metric), _number(self.newer_outcome, metric)
+            if was == now:
+                continue
+            if was is None or now is None or metric.kind == "count":
+                sizes.append(SMALL)
+            elif metric.kind == "share":
+                sizes.append(abs(now - was))
+            else:
+                sizes.append(abs(now - was) / max(abs(was), abs(now)))
+        return max(sizes)
+
+
+def _numbers(outcome: Outcome) -> list[object]:
+    summary: Mapping[str, Json] = outcome.summary or {}
+    return [outcome.error or "", *(summary.get(metric.key) for metric in METRICS)]
+
+
+def _name(difference: Difference) -> str:
+    """A rule by its name, which is on or off; all else with what it was and is."""
+    if difference.kind == "rule":
+        return difference.name
+    return f"{difference.name}, {difference.older} → {difference.newer}"
+
+
+def _shown(outcomes: Sequence[Outcome]) -> list[Metric]:
+    return [m for m in METRICS if any(_number(each, m) is not None for each in outcomes)]
+
+
+def _number(outcome: Outcome, metric: Metric) -> float | None:
+    value = (outcome.summary or {}).get(metric.key)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _value(value: float | None, metric: Metric) -> str:
+    if value is None:
+        return "–"
+    if metric.kind == "share":
+        return f"{value:.1%}"
+    return f"{value:,.0f}" if metric.kind == "count" or abs(value) >= 100 else f"{value:.2f}"
+
+
+def _change(was: float | None, now: float | None, metric: Metric) -> str:
+    if was is None or now is None:
+        return "–"
+    if was == now:
+        return "="
+    if metric.kind == "count":
+        return f"{now - was:+,.0f}"
+    if metric.kind == "share":
+        return f"{100 * (now - was):+.1f} pp"
+    return f"{now / was - 1:+.1%}" if was else "–"
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    """The first column is set to the left, the others to the right."""
+    return Table(header, tuple(rows), (False, *(True for _ in header[1:])))
