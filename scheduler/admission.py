@@ -1,19 +1,80 @@
-"""Room: what must be free before a waiting request is admitted, beyond the blocks of its first step.
+"""What stands between a waiting request and its first step: gates, the prefill interval, and room.
 
-The first release asks for nothing more. Later ones want room for the whole prompt, leave a watermark free
-beside running requests, and do not start asynchronous loads into blocks that prefills under way will need.
+A gate passes a request over for now, and those behind it are looked at. The prefill interval keeps new
+prefills out of a step. Room is what must be free beyond the blocks of the first step.
 """
 
 from __future__ import annotations
 
 from scheduler.kv_cache.interface import PrefixHits
+from scheduler.output import SchedulerOutput
+from scheduler.remote_loads import RemoteLoads
 from scheduler.request import Request
 from scheduler.speculation import Drafter
 from scheduler.state import EngineState
+from scheduler.status import RequestStatus
+
+
+class AdmissionGates:
+    """The gates of one engine, all in one place and in vLLM's order."""
+
+    def __init__(self, state: EngineState, remote_loads: RemoteLoads) -> None:
+        self.state = state
+        self.ready_grammars: set[int] = set()
+        """Ids of requests whose grammar is compiled and that have not been looked at since."""
+        self._remote_loads = remote_loads
+        self._max_loras = state.config.max_loras
+        self._output: SchedulerOutput | None = None
+        self._adapters: set[str] = set()
+        self._num_seen = 0
+
+    def hold_back(self, request: Request, output: SchedulerOutput) -> bool:
+        """True if the request at the head of the line must be passed over. `output` is the step so far.
+
+        vLLM: the checks between `peek_request` and the prefix lookup, each of which moves the request to the
+        skipped ones. A request whose load or grammar has come becomes an ordinary waiting one here.
+        """
+        status = request.status
+        if status is RequestStatus.WAITING_FOR_REMOTE_KVS:
+            if not self._remote_loads.take_up(request):
+                return True
+        elif status is RequestStatus.WAITING_FOR_FSM:
+            if request.request_id not in self.ready_grammars:
+                return True
+            self.ready_grammars.discard(request.request_id)
+            request.move_to(RequestStatus.WAITING)
+        elif status is RequestStatus.WAITING_FOR_STREAMING_REQ:
+            return True
+        if request.num_stale_tokens > 0 and not request.drop_stale_output:
+            return True  # its output from before a preemption must arrive first
+        return request.lora_name is not None and self._lacks_adapter_slot(request.lora_name, output)
+
+    def _lacks_adapter_slot(self, name: str, output: SchedulerOutput) -> bool:
+        """Whether the adapter would be one too many (vLLM: `max_loras`, `scheduled_loras`).
+
+        The adapters of a step are those of everything scheduled in it so far or, as the release has it, of
+        all running requests.
+        """
+        if self._max_loras is None:
+            return False
+        if output is not self._output:
+            self._output, self._adapters, self._num_seen = output, set(), 0
+            if self.state.rules.all_running_adapters_count:
+                self._adapters = {r.lora_name for r in self.state.running if r.lora_name is not None}
+        for scheduled in output.requests[self._num_seen :]:
+            if scheduled.lora_name is not None:
+                self._adapters.add(scheduled.lora_name)
+        self._num_seen = len(output.requests)
+        return len(self._adapters) == self._max_loras and name not in self._adapters
 
 
 class AdmissionRoom:
-    """The room checks of one engine. This is the one place to hook in further ones."""
+    """What must be free before a waiting request is admitted, beyond the blocks of its first step.
+
+    The first release asks for nothing more. Later ones want room for the whole prompt, leave a watermark free
+    beside running requests, and do not start asynchronous loads into blocks that prefills under way will
+    need. This is the one place to hook in further checks.
+    """
 
     def __init__(self, state: EngineState, drafter: Drafter) -> None:
         config = state.config

@@ -22,18 +22,18 @@ class Calendar:
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._needy: list[list[Request]] = [[] for _ in range(block_size)]
+        self._due: list[list[Request]] = [[] for _ in range(block_size)]
         """By the clock, modulo the block size, at which they need a block; in running order."""
         self._leaving: list[Member] = []
         """By the step in which they leave, the next one last; and some that have left before."""
 
-    def needy(self, clock: int) -> list[Request]:
+    def due(self, clock: int) -> list[Request]:
         """Who needs a block in a step, in running order. Not to be changed."""
-        return self._needy[clock % self._block_size]
+        return self._due[clock % self._block_size]
 
     def add(self, member: Member) -> None:
         """A member joins."""
-        insert(self._needy[-member.base % self._block_size], member.request)
+        insert(self._due[-member.base % self._block_size], member.request)
         leaving, leaves_at = self._leaving, member.leaves_at
         low, high = 0, len(leaving)
         while low < high:
@@ -46,8 +46,8 @@ class Calendar:
 
     def remove(self, member: Member) -> None:
         """A member leaves; its request must no longer name it when the next one to leave is asked for."""
-        needy = self._needy[-member.base % self._block_size]
-        needy.pop(place_of(member.request, needy))
+        due = self._due[-member.base % self._block_size]
+        due.pop(place_of(member.request, due))
 
     def next_leave(self) -> int:
         """The step in which the next member leaves. There must be one."""

@@ -17,19 +17,20 @@ Nothing here decides anything. Every count, block and order is the one the ordin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
+from scheduler.admission import AdmissionGates
+from scheduler.bookkeeping import SyncBookkeeping
 from scheduler.calendar import Calendar, Member, insert, merged
 from scheduler.kv_cache.plain import PlainKVCache
 from scheduler.output import SchedulerOutput
+from scheduler.policies import VictimPolicy
 from scheduler.request import Request
+from scheduler.scheduler import Scheduler
+from scheduler.speculation import Drafter
 from scheduler.state import EngineState
 from scheduler.status import RUNNING
-
-if TYPE_CHECKING:
-    from scheduler.scheduler import Scheduler
 
 Forecast = Callable[[Request], int]
 """An executor's announcement: how many of a request's next output tokens, those not yet appended, will each
@@ -107,11 +108,11 @@ class Cohort:
         self._entered = 0
         """The first base + _entered tokens of each member are entered in the prefix cache, block by block."""
         self._calendar = Calendar(self._size)
-        self._seen: list[Request] = []
+        self._shared: list[Request] = []
         """Members that are not alone: their blocks must be entered one by one, in running order."""
         self._largest_base = 0
         self._knows_largest = False
-        self._awake: list[Request] | None = []
+        self._others: list[Request] | None = []
         """Running requests outside the cohort, and perhaps some that no longer run; None: not known."""
         self._walked: Request | None = None
         self._events: list[Request] = []
@@ -124,43 +125,43 @@ class Cohort:
         """Schedule the running requests into an empty `output`; False if it takes the ordinary walk."""
         clock = self.clock
         if not self.size:
-            self._awake = None
+            self._others = None
             return False
-        awake = self._find_awake()
-        needy = self._calendar.needy(clock)
-        if not self._is_plain(awake, needy, output.token_budget):
+        others = self._find_others()
+        due = self._calendar.due(clock)
+        if not self._is_plain(others, due, output.token_budget):
             self.dissolve()
             self._no_joins_before = clock + self._size
             return False
         output.spend(self.size)
-        if awake or self._seen or len(needy) > self._pool.free_queue.size:
-            self._walk(awake, needy, output)
-        elif needy:
-            blocks = self._pool.take(len(needy))
-            for i, request in enumerate(needy):
+        if others or self._shared or len(due) > self._pool.free_queue.size:
+            self._walk(others, due, output)
+        elif due:
+            blocks = self._pool.take(len(due))
+            for i, request in enumerate(due):
                 request.block_tables[0].append(blocks[i])
         self._entered = clock + 1 - len(self.in_flight)
         return True
 
-    def _find_awake(self) -> list[Request]:
-        awake = self._awake
-        if awake is None:
-            awake = [request for request in self._state.running if request.member is None]
-        elif awake:
-            awake = [request for request in awake if request.status is RUNNING and request.member is None]
-            if len(awake) > 1:
-                awake = sorted(set(awake), key=_in_order)
-        self._awake = awake
-        return awake
+    def _find_others(self) -> list[Request]:
+        others = self._others
+        if others is None:
+            others = [request for request in self._state.running if request.member is None]
+        elif others:
+            others = [request for request in others if request.status is RUNNING and request.member is None]
+            if len(others) > 1:
+                others = sorted(set(others), key=_in_order)
+        self._others = others
+        return others
 
-    def _is_plain(self, awake: list[Request], needy: list[Request], budget: int) -> bool:
+    def _is_plain(self, others: list[Request], due: list[Request], budget: int) -> bool:
         """Whether everybody gets the tokens due to it; the last in the running list may get less."""
         if self.in_flight and not self._ahead:
             return False
         longest = self._state.config.long_prefill_token_threshold or budget
-        tokens, blocks = self.size, len(needy)
+        tokens, blocks = self.size, len(due)
         last = self._state.running[-1]
-        for request in awake:
+        for request in others:
             lacking = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
             lacking = min(lacking, longest)
             if request is not last:
@@ -168,17 +169,17 @@ class Cohort:
             blocks += lacking // self._size + 2
         return tokens <= budget and (self._tail_is_victim or blocks <= self._pool.free_queue.size)
 
-    def _walk(self, awake: list[Request], needy: list[Request], output: SchedulerOutput) -> None:
+    def _walk(self, others: list[Request], due: list[Request], output: SchedulerOutput) -> None:
         """Walk those who have something to do, in running order; preempt from the tail for blocks."""
         clock, size = self.clock, self._size
         entered = clock + 1 - len(self.in_flight)
-        events = self._events = merged(merged(awake, needy), self._full(entered))
+        events = self._events = merged(merged(others, due), self._full(entered))
         for request in events:  # grows behind the walk where texts are met
             self._walked = request
             member = request.member
             if member is None:
                 if request.status is RUNNING:
-                    while not self._scheduler.walk_one(request, output):
+                    while not self._scheduler.try_running(request, output):
                         if self._preempt_tail(output) is request:
                             break
                 continue
@@ -203,10 +204,10 @@ class Cohort:
 
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """A step is complete: members count as scheduled in it."""
-        awake = self._awake
-        if awake is not None:
-            awake.extend(output.new)
-            awake.extend(output.resumed)
+        others = self._others
+        if others is not None:
+            others.extend(output.new)
+            others.extend(output.resumed)
         if not output.total_num_scheduled_tokens:
             return
         clock = self.clock
@@ -231,7 +232,7 @@ class Cohort:
             entered = self.clock - len(in_flight)
             if entered > self._entered:
                 self._entered = entered
-                if self._seen:
+                if self._shared:
                     for request in self._full(entered):
                         self._enter(request, entered)
         if self.clock >= self._no_joins_before:
@@ -273,7 +274,7 @@ class Cohort:
             or state.pause
             or (state.waiting.size and not self._scheduler.is_full())
             or size > self._scheduler.token_budget
-            or self._seen
+            or self._shared
             or (in_flight and not self._ahead)
         ):
             return 0
@@ -286,7 +287,7 @@ class Cohort:
             return most
         steps = 0
         while steps < most:
-            free -= len(self._calendar.needy(self.clock + steps))
+            free -= len(self._calendar.due(self.clock + steps))
             if free < 0:
                 break
             steps += 1
@@ -299,14 +300,14 @@ class Cohort:
         used, cached = self._kv.num_used_blocks, pool.num_cached_free
         count = 0
         for clock in range(first, end):
-            count += len(calendar.needy(clock))
+            count += len(calendar.due(clock))
         unkeyed: list[int] = []
         blocks = pool.take(count, unkeyed) if count else unkeyed
         used_blocks: list[int] = []
         cached_blocks: list[int] = []
         taken = kept = 0
         for clock in range(first, end):
-            for request in calendar.needy(clock):
+            for request in calendar.due(clock):
                 request.block_tables[0].append(blocks[taken])
                 taken += 1
             while kept < len(unkeyed) and unkeyed[kept] < taken:
@@ -378,7 +379,7 @@ class Cohort:
         for output in self.in_flight:
             output.remove(request)
         if not alone:
-            insert(self._seen, request)
+            insert(self._shared, request)
         self._calendar.add(member)
         self.size += 1
         self.sum_of_bases += member.base
@@ -410,12 +411,18 @@ class Cohort:
             self._knows_largest = False
         self._calendar.remove(member)
         if not member.alone:
-            self._seen.remove(request)
+            self._shared.remove(request)
         first = self.clock - len(self.in_flight)
         for i, output in enumerate(self.in_flight):
             output.insert(request, member.base + first + i)
-        if self._awake is not None:
-            self._awake.append(request)
+        if self._others is not None:
+            self._others.append(request)
+
+    def let_go(self, requests: Iterable[Request]) -> None:
+        """Those of the requests that are members leave."""
+        for request in requests:
+            if request.member is not None:
+                self.leave(request)
 
     def dissolve(self) -> None:
         """Everybody leaves."""
@@ -466,7 +473,7 @@ class Cohort:
         member = holder.member
         if member is not None and member.alone:
             member.alone = False
-            insert(self._seen, holder)
+            insert(self._shared, holder)
             walked = self._walked
             later = walked is not None and holder.running_order > walked.running_order
             if later and holder not in self._events:
@@ -474,7 +481,9 @@ class Cohort:
 
     def _full(self, entered: int) -> list[Request]:
         """Members whose blocks must be entered one by one, and who have one to enter."""
-        return [r for r in self._seen if r.member is not None and (r.member.base + entered) % self._size == 0]
+        return [
+            r for r in self._shared if r.member is not None and (r.member.base + entered) % self._size == 0
+        ]
 
     def _enter(self, request: Request, entered: int) -> None:
         member = request.member
@@ -483,4 +492,33 @@ class Cohort:
         self._kv.enter(request, member.base + entered)
         if self._kv.enters_unseen(request):
             member.alone = True
-            self._seen.remove(request)
+            self._shared.remove(request)
+
+
+class CohortScheduler(Scheduler):
+    """The schedule page with a cohort, which schedules its members without a look at each."""
+
+    def __init__(
+        self,
+        state: EngineState,
+        victim_policy: VictimPolicy,
+        gates: AdmissionGates,
+        bookkeeping: SyncBookkeeping,
+        drafter: Drafter,
+        kv_cache: PlainKVCache,
+        forecast: Forecast,
+        most_in_flight: int,
+    ) -> None:
+        super().__init__(state, victim_policy, gates, bookkeeping, drafter)
+        self.cohort = Cohort(state, kv_cache, forecast, self, most_in_flight)
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan one step."""
+        output = super().schedule()
+        self.cohort.note_scheduled(output)
+        return output
+
+    def schedule_running(self, output: SchedulerOutput) -> None:
+        """Give running requests their tokens: by the cohort, or by the ordinary walk."""
+        if not self.cohort.schedule(output):
+            super().schedule_running(output)

@@ -14,21 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from scheduler import lifecycle
-from scheduler.accounts import PreemptionAccounts
-from scheduler.admission import AdmissionRoom
-from scheduler.async_scheduling import make_bookkeeping
-from scheduler.cohort import Cohort, Forecast, SteadySteps, StepRun
+from scheduler.admission import AdmissionGates, AdmissionRoom
+from scheduler.bookkeeping import make_bookkeeping
+from scheduler.cohort import Cohort, CohortScheduler, Forecast, SteadySteps, StepRun
 from scheduler.config import KVCacheConfig, SchedulerConfig
 from scheduler.connector import KVConnector, KVReport
-from scheduler.expansion import expand, expand_outputs
-from scheduler.gates import AdmissionGate, StaleOutputGate
-from scheduler.grammar import AcceptAll, DraftValidator, GrammarGate
 from scheduler.kv_cache.grouped import DeferredFrees, GroupedKVCache
 from scheduler.kv_cache.interface import KVCache
 from scheduler.kv_cache.plain import PlainKVCache, plain_suffices
-from scheduler.lora import AdapterGate
-from scheduler.output import EngineCoreOutputs, SchedulerOutput
+from scheduler.output import EngineCoreOutputs, SchedulerOutput, expand, expand_outputs
 from scheduler.policies import (
     AnyWaitingOrder,
     FcfsOrder,
@@ -39,18 +33,18 @@ from scheduler.policies import (
     VictimPolicy,
 )
 from scheduler.prefill_interval import PrefillInterval
-from scheduler.queues import PolicyQueue, make_queue
 from scheduler.release import Release
 from scheduler.release import release as find_release
 from scheduler.remote_loads import RemoteLoads
 from scheduler.request import Request
 from scheduler.scheduler import Scheduler
-from scheduler.speculation import Drafter, SpecDecodeStats, attach_drafts, drafter
-from scheduler.state import EngineState, PrefixCacheStats
+from scheduler.speculation import AcceptAll, Drafter, DraftValidator, attach_drafts, drafter
+from scheduler.state import EngineState
+from scheduler.stats import PreemptionAccounts, PrefixCacheStats, SpecDecodeStats
 from scheduler.status import RequestStatus
-from scheduler.streaming import IdleSessionGate, SessionInput, Sessions
+from scheduler.streaming import SessionInput, Sessions
 from scheduler.update import OutputUpdate
-from scheduler.waiting_line import HoldersFirst, OneQueue
+from scheduler.waiting import FairQueue, WaitingLine, make_queue
 
 RELEASE_0_16 = find_release("0.16.0")
 
@@ -123,7 +117,10 @@ class EngineCore:
         order = waiting_order or (PriorityOrder() if by_priority else FcfsOrder())
         if victim_policy is None:
             victim_policy = LowestPriority() if by_priority else FcfsTail()
-        line = HoldersFirst if rules.holders_first else OneQueue
+        waiting = WaitingLine(
+            make_queue(order, put_back_singly=rules.holders_first),
+            make_queue(order, put_back_singly=True) if rules.holders_first else None,
+        )
         self.release = release
         self.config = config
         self.kv_cache = kv_cache
@@ -132,7 +129,7 @@ class EngineCore:
             config,
             rules,
             kv_cache,
-            line(lambda: make_queue(order, put_back_singly=rules.holders_first)),
+            waiting,
             self.bookkeeping,
             PrefillInterval(config.prefill_interval),
             connector,
@@ -143,16 +140,26 @@ class EngineCore:
             self.state.preemption_mode = preemption_mode
         self.draft_validator: DraftValidator = draft_validator or AcceptAll()
         self.sessions = Sessions(self.state)
-        self.grammar_gate = GrammarGate()
         remote_loads = RemoteLoads(self.state)
-        gates: list[AdmissionGate] = [remote_loads, self.grammar_gate, IdleSessionGate(), StaleOutputGate()]
-        if config.max_loras is not None:
-            gates.append(AdapterGate(self.state, config.max_loras))
-        self._scheduler = Scheduler(self.state, victim_policy, gates, self.bookkeeping, drafting)
+        self.gates = AdmissionGates(self.state, remote_loads)
+        self._cohort: Cohort | None = None
         if forecast is not None and plain_kv is not None and self._may_have_cohort(drafting):
-            self.state.cohort = Cohort(self.state, plain_kv, forecast, self._scheduler, most_in_flight)
+            self._scheduler: Scheduler
+            self._scheduler = with_cohort = CohortScheduler(
+                self.state,
+                victim_policy,
+                self.gates,
+                self.bookkeeping,
+                drafting,
+                plain_kv,
+                forecast,
+                most_in_flight,
+            )
+            self._cohort = with_cohort.cohort
+        else:
+            self._scheduler = Scheduler(self.state, victim_policy, self.gates, self.bookkeeping, drafting)
         self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
-        self._names_everybody = names_everybody and self.state.cohort is not None
+        self._names_everybody = names_everybody and self._cohort is not None
         self._compact: dict[SchedulerOutput, SchedulerOutput] = {}
         """By outputs that name everybody: those that the cohort wrote, until their update."""
 
@@ -160,7 +167,7 @@ class EngineCore:
         """A cohort needs that nothing would look at each request in each step (and a plain KV cache)."""
         config = self.config
         return (
-            not isinstance(self.state.waiting.ordinary, PolicyQueue)
+            not isinstance(self.state.waiting.ordinary, FairQueue)
             and not drafting.num_drafts
             and config.max_loras is None
             and self.state.connector is None
@@ -184,19 +191,18 @@ class EngineCore:
         empty list if none. By then the output names every request whose next token the forecast did not
         cover.
         """
-        cohort = self.state.cohort
+        cohort = self._cohort
         if cohort is None:
             return self._update.apply(output, sampler(output), report)
-        if not self._names_everybody:
-            num_unnamed = cohort.unfold(output)
-            return self._update.apply(output, sampler(output), report, num_unnamed)
-        compact = self._compact.pop(output)
-        cohort.unfold(compact)
-        return expand_outputs(compact, output, self._update.apply(compact, sampler(compact), report))
+        compact = self._compact.pop(output) if self._names_everybody else output
+        num_unnamed = cohort.unfold(compact)
+        outputs = self._update.apply(compact, sampler(compact), report, num_unnamed)
+        cohort.note_updated(compact)
+        return expand_outputs(compact, output, outputs) if self._names_everybody else outputs
 
     def _expand(self, output: SchedulerOutput) -> SchedulerOutput:
         """The step just planned with every request named."""
-        cohort = self.state.cohort
+        cohort = self._cohort
         assert cohort is not None
         cohort.write_back_all()
         full = expand(output, self.state.running, cohort.clock)
@@ -214,14 +220,14 @@ class EngineCore:
     @property
     def is_steady(self) -> bool:
         """Whether `look_ahead` may know anything: all running requests are in steady decode."""
-        cohort = self.state.cohort
+        cohort = self._cohort
         return cohort is not None and cohort.size == len(self.state.running) and not self._names_everybody
 
     def look_ahead(self, most: int) -> SteadySteps | None:
         """The coming steps, up to `most`, in which all running requests get one token each and nothing else
         happens, if nothing comes from outside; None if there are none. They are not taken yet.
         """
-        cohort = self.state.cohort
+        cohort = self._cohort
         return None if cohort is None or self._names_everybody else cohort.look_ahead(most)
 
     def advance(self, num_steps: int) -> StepRun:
@@ -230,16 +236,16 @@ class EngineCore:
 
         If the last update has to look at somebody, it is left to the caller (`StepRun.output`).
         """
-        assert self.state.cohort is not None
-        return self.state.cohort.advance(num_steps)
+        assert self._cohort is not None
+        return self._cohort.advance(num_steps)
 
     def settle(self) -> None:
         """Bring the counts of every request up to date (those of cohort members are kept only in sum).
 
         `running` and `requests` do it by themselves; it is for callers that read requests they hold.
         """
-        if self.state.cohort is not None:
-            self.state.cohort.write_back_all()
+        if self._cohort is not None:
+            self._cohort.write_back_all()
 
     def propose_drafts(self, output: SchedulerOutput, num_drafts: Sequence[int]) -> None:
         """Attach the drafts proposed after a synchronous step, one count per scheduled request."""
@@ -249,13 +255,15 @@ class EngineCore:
 
     def add_request(self, request: Request) -> None:
         """Enqueue a new request."""
-        lifecycle.add(self.state, request)
+        self.state.add(request)
 
     def abort_requests(self, request_ids: Iterable[int]) -> None:
         """End requests from outside; ids that are unknown or have ended do nothing."""
         known = self.state.requests
         requests = [known[request_id] for request_id in request_ids if request_id in known]
-        lifecycle.finish(self.state, requests, RequestStatus.FINISHED_ABORTED)
+        if self._cohort is not None:
+            self._cohort.let_go(requests)
+        self.state.finish(requests, RequestStatus.FINISHED_ABORTED)
 
     def submit_input(self, request_id: int, new_input: SessionInput | None) -> None:
         """The next input of a streaming session, or None for its end; an unknown id does nothing."""
@@ -265,20 +273,22 @@ class EngineCore:
 
     def grammar_ready(self, request_id: int) -> None:
         """The grammar that this request waits for is compiled."""
-        self.grammar_gate.ready(request_id)
+        self.gates.ready_grammars.add(request_id)
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> tuple[bool, list[Request]]:
         """Empty the prefix cache. Returns whether that was possible (no block in use) and whom it
         preempted.
         """
-        return lifecycle.reset_prefix_cache(self.state, preempt_running)
+        if preempt_running and self._cohort is not None:
+            self._cohort.dissolve()
+        return self.state.reset_prefix_cache(preempt_running)
 
     def has_unfinished_requests(self) -> bool:
         """Whether any request is waiting or running; idle streaming sessions do not count."""
         state = self.state
         if state.pause == 2:
             return False
-        num_waiting = len(state.waiting.holders()) if state.pause == 1 else state.waiting.size
+        num_waiting = len(state.waiting.holders) if state.pause == 1 else state.waiting.size
         return len(state.running) + num_waiting > state.num_sessions_idle
 
     def has_work(self) -> bool:
@@ -317,6 +327,11 @@ class EngineCore:
     def unnamed_ids(self) -> list[int]:
         """The ids of the running requests that outputs now count without naming them."""
         return [request.request_id for request in self.state.running if request.member is not None]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more requests may run."""
+        return self._scheduler.is_full()
 
     @property
     def num_running(self) -> int:

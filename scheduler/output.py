@@ -6,7 +6,7 @@ parallel; block tables are not copied into it, they stand on the requests.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from scheduler.request import Request
@@ -21,7 +21,10 @@ def count_recomputed(request: Request, num_computed_before: int, num_tokens: int
 OUTPUT_FIELDS = (
     "finished_req_ids",
     "has_prefill_chunk",
+    "held_back",
+    "holds_prefills",
     "input_budget",
+    "lacked_blocks",
     "most_steady_computed_tokens",
     "new",
     "num_computed_before",
@@ -56,13 +59,20 @@ class SchedulerOutput:
     __slots__ = OUTPUT_FIELDS
 
     def __init__(
-        self, token_budget: int, input_budget: int | None = None, num_drafting_slots: int = 0
+        self,
+        token_budget: int,
+        input_budget: int | None = None,
+        num_drafting_slots: int = 0,
+        *,
+        holds_prefills: bool = False,
     ) -> None:
         self.token_budget = token_budget
         """Tokens this step could still take."""
         self.input_budget = token_budget if input_budget is None else input_budget
         """Places left in the batch: tokens, and `num_drafting_slots` for each request."""
         self.num_drafting_slots = num_drafting_slots
+        self.holds_prefills = holds_prefills
+        """Whether prefills take no part in this step (see `prefill_interval`)."""
         self.has_prefill_chunk = False
         """Whether a running request went on with an unfinished prefill."""
         self.step_number = 0
@@ -83,8 +93,12 @@ class SchedulerOutput:
         """Requests that ended since the previous step."""
         self.total_num_scheduled_tokens = 0
         self.num_recomputed_tokens = 0
-        self.turned_away: tuple[Request, bool] | None = None
-        """The waiting request at which admission ended, and whether for want of blocks, not of tokens."""
+        self.turned_away: Request | None = None
+        """The waiting request at which admission ended, if it ended at one."""
+        self.lacked_blocks = False
+        """Whether it ended there for want of blocks, not of tokens."""
+        self.held_back = _NONE
+        """Waiting requests that a gate passed over."""
         self.running_orders: list[int] = []
         """The places of `requests` in the running list when the step was planned, if there is a cohort. Who
         is preempted and comes back while the step is in flight stands elsewhere by then.
@@ -111,6 +125,15 @@ class SchedulerOutput:
     def note_preempted(self, request: Request) -> None:
         """A request has lost its blocks in this step."""
         self.preempted = [*self.preempted, request]
+
+    def note_held_back(self, request: Request) -> None:
+        """A gate has passed a waiting request over."""
+        self.held_back = [*self.held_back, request]
+
+    def note_turned_away(self, request: Request, *, for_blocks: bool) -> None:
+        """Admission ends at this request."""
+        self.turned_away = request
+        self.lacked_blocks = for_blocks
 
     def spend(self, num_single_tokens: int) -> None:
         """Requests were noted with one token each."""
@@ -139,6 +162,34 @@ class SchedulerOutput:
             again = count_recomputed(request, computed, num_tokens)
             request.num_recomputed_tokens += again
             self.num_recomputed_tokens += again
+
+    def add_while_steady(self, running: list[Request], index: int) -> int:
+        """Schedule the requests of `running` from `index` on as long as they are in steady decode: they lack
+        one token, and it changes nothing in the KV cache. Returns where the first other one stands.
+
+        This is `add(request, 1)` spelled out, for here is where most requests go.
+        """
+        num_steady, room = 0, self.num_tokens_left
+        requests, counts = self.requests, self.num_scheduled_tokens
+        befores, samples = self.num_computed_before, self.samples
+        for request in running[index:] if index else running:
+            computed = request.num_computed_tokens
+            in_flight = request.num_output_placeholders
+            if (
+                computed >= request.kv_quiet_until
+                or request.num_tokens + in_flight + request.num_draft_tokens - computed != 1
+                or (in_flight and computed + 2 - in_flight >= request.max_total_tokens)
+                or num_steady >= room
+            ):
+                break
+            request.num_computed_tokens = computed + 1
+            requests.append(request)
+            counts.append(1)
+            befores.append(computed)
+            samples.append(True)
+            num_steady += 1
+        self.spend(num_steady)
+        return index + num_steady
 
     def take_out(self, request: Request) -> bool:
         """Undo `add` for a request that is preempted in the very step it was scheduled in; False if it was
@@ -219,3 +270,44 @@ class EngineCoreOutputs:
         for entry in self.entries:
             grouped.setdefault(entry[0].client_index, []).append(entry)
         return grouped
+
+
+def expand(output: SchedulerOutput, running: Sequence[Request], clock: int) -> SchedulerOutput:
+    """The step just planned as the ordinary walk would have written it. Call before anything happens.
+
+    `running` is the running list, with every request's counts written back, and `clock` the cohort's.
+    """
+    full = SchedulerOutput(output.token_budget)
+    for name in OUTPUT_FIELDS:
+        setattr(full, name, getattr(output, name))
+    full.num_steady = full.steady_computed_tokens = full.most_steady_computed_tokens = 0
+    named = {request: i for i, request in enumerate(output.requests)}
+    full.requests, full.num_scheduled_tokens, full.num_computed_before, full.samples = [], [], [], []
+    for request in running:
+        i, member = named.get(request), request.member
+        if i is None and (member is None or not output.num_steady):
+            continue
+        full.requests.append(request)
+        if i is not None:
+            full.num_scheduled_tokens.append(output.num_scheduled_tokens[i])
+            full.num_computed_before.append(output.num_computed_before[i])
+            full.samples.append(output.samples[i])
+        elif member is not None:
+            full.num_scheduled_tokens.append(1)
+            full.num_computed_before.append(member.base + clock - 1)
+            full.samples.append(True)
+    return full
+
+
+def expand_outputs(
+    output: SchedulerOutput, full: SchedulerOutput, outputs: EngineCoreOutputs
+) -> EngineCoreOutputs:
+    """What the update of a step told, members included; `full`: the step expanded. Call right after."""
+    told = {entry[0]: entry for entry in outputs.entries}
+    entries: list[RequestOutput] = []
+    for request in full.requests:
+        if request in told:
+            entries.append(told.pop(request))
+        elif request.member is not None and request not in output.requests:
+            entries.append((request, 1, None))
+    return EngineCoreOutputs([*entries, *told.values()], outputs.finished_by_client)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from scheduler.output import SchedulerOutput
 from scheduler.request import Request
+from scheduler.waiting import WaitingLine
 
 
 class PrefillInterval:
@@ -18,47 +20,35 @@ class PrefillInterval:
 
     def __init__(self, interval: int) -> None:
         self.interval = interval
-        self.is_held = False
-        """Whether the step under way is held."""
         self._executed = 0
         self._last_prefill = -interval
         self._backed_up = False
-        self._deferred: set[int] = set()
-        self._prefilled = False
 
-    def begin_step(self, running: Iterable[Request]) -> None:
-        """Decide about the step that is about to be planned."""
-        if self.interval == 1:
-            return
-        since_prefill = self._executed + 1 - self._last_prefill
-        self.is_held = (
-            since_prefill < self.interval
+    def holds_next(self, running: Iterable[Request]) -> bool:
+        """Whether the step that is about to be planned is held."""
+        return (
+            self.interval > 1
+            and self._executed + 1 - self._last_prefill < self.interval
             and not self._backed_up
             and any(not request.is_prefill_chunk for request in running)
         )
-        self._prefilled = False
 
-    def note_prefill(self) -> None:
-        """Prefill work is part of the step under way."""
-        self._prefilled = True
-
-    def defer(self, request: Request) -> None:
-        """The request was passed over, or enqueued in a status in which it would be."""
-        self._deferred.add(request.request_id)
-
-    def undefer(self, request: Request) -> None:
-        """The request was admitted or left the line."""
-        if self._deferred:
-            self._deferred.discard(request.request_id)
-
-    def end_pass(self, num_waiting: int) -> None:
-        """The pass over the waiting line is over."""
-        if not self.is_held:
-            self._backed_up = num_waiting > len(self._deferred)
-
-    def end_step(self, scheduled_any: bool) -> None:
-        """The step is planned."""
-        if scheduled_any:
+    def note_step(self, output: SchedulerOutput, waiting: WaitingLine, *, admitted: bool) -> None:
+        """A step is planned; `admitted`: there was a pass over the waiting line."""
+        if self.interval == 1:
+            return
+        if admitted and not output.holds_prefills:
+            self._backed_up = waiting.size > len(waiting.deferred)
+        if output.total_num_scheduled_tokens > 0:
             self._executed += 1
-            if self._prefilled:
+            if output.has_prefill_chunk or _admits_a_prefill(output):
                 self._last_prefill = self._executed
+
+
+def _admits_a_prefill(output: SchedulerOutput) -> bool:
+    """Whether somebody was admitted with more than one token to compute."""
+    befores = output.num_computed_before
+    return any(
+        befores[place] < output.requests[place].num_tokens - 1
+        for place in range(output.num_running_scheduled, len(befores))
+    )

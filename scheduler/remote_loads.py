@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from scheduler import lifecycle
 from scheduler.connector import KVReport
-from scheduler.gates import AdmissionGate
 from scheduler.output import RequestOutput, SchedulerOutput
 from scheduler.request import Request
 from scheduler.state import EngineState
 from scheduler.status import FinishReason, RequestStatus
 
 
-class RemoteLoads(AdmissionGate):
-    """The loads of one engine. As an admission gate it passes over requests whose load is still under way."""
+class RemoteLoads:
+    """The loads of one engine."""
 
     def __init__(self, state: EngineState) -> None:
         self.state = state
 
     # --- admission --------------------------------------------------------------------------------------
 
-    def holds_back(self, request: Request, output: SchedulerOutput) -> bool:
-        """True while the load is under way. A finished load makes the request an ordinary waiting one."""
-        if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
-            return False
+    def take_up(self, request: Request) -> bool:
+        """Make a request whose load is finished an ordinary waiting one; False while it is under way.
+
+        vLLM: `_update_waiting_for_remote_kv`.
+        """
         if request.request_id not in self.state.received_loads:
-            return True
+            return False
         self.state.received_loads.discard(request.request_id)
         self._count_as_computed(request)
         preempted = request.num_preemptions > 0
         request.move_to(RequestStatus.PREEMPTED if preempted else RequestStatus.WAITING)
-        return False
+        return True
 
     def _count_as_computed(self, request: Request) -> None:
         kv_cache = self.state.kv_cache
@@ -60,13 +59,13 @@ class RemoteLoads(AdmissionGate):
             if request is None:
                 continue
             if request.is_finished:
-                lifecycle.release(self.state, request)
+                self.state.release(request)
             else:
                 self.state.received_loads.add(request_id)
         for request_id in report.sent:
             request = requests.get(request_id)
             if request is not None:
-                lifecycle.release(self.state, request)
+                self.state.release(request)
 
     def take_invalid_blocks(
         self, invalid: Collection[int], output: SchedulerOutput
@@ -88,7 +87,7 @@ class RemoteLoads(AdmissionGate):
         for block in bad_blocks:
             state.kv_cache.pool.forget(block)
         broken = [*broken_loads, *broken_running]
-        lifecycle.finish(state, broken, RequestStatus.FINISHED_ERROR)
+        state.finish(broken, RequestStatus.FINISHED_ERROR)
         return {r.request_id for r in broken}, [(request, 0, FinishReason.ERROR) for request in broken]
 
     def _shorten(

@@ -1,30 +1,66 @@
-"""The schedule page: how one step is put together.
+"""The schedule page: how one step is put together, the mirror of vLLM's `Scheduler.schedule`.
 
 There is no prefill phase and no decode phase: every request has known tokens and computed tokens, and each
 step gives out a budget of tokens that lets the second count catch up with the first. Running requests come
 first, in order, and preempt when blocks run out. Then, only if nobody was preempted, waiting requests are
 admitted from the head of the line. Chunked prefill, prefix hits, speculation and scheduling ahead all follow
 from this.
+
+Each piece names what it stands for in vLLM (in `vllm/v1/core/sched/scheduler.py` unless it says otherwise).
+`rules` are what releases differ in (see `release`); `python -m scheduler.page 0.16.0` prints this page with
+the rules of that release.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final
 
-from scheduler.admission import AdmissionRoom
-from scheduler.async_scheduling import SyncBookkeeping
+from scheduler.admission import AdmissionGates, AdmissionRoom
+from scheduler.bookkeeping import SyncBookkeeping
 from scheduler.connector import ExternalMatch
 from scheduler.errors import InvariantError
-from scheduler.gates import AdmissionGate
 from scheduler.kv_cache.interface import PrefixHits
 from scheduler.output import SchedulerOutput
 from scheduler.policies import FcfsTail, RunningView, VictimPolicy, VictimView
 from scheduler.request import Request
 from scheduler.speculation import Drafter, use_drafts
 from scheduler.state import EngineState
-from scheduler.status import PREEMPTED, RUNNING, WAITING, RequestStatus
+from scheduler.status import PREEMPTED, RUNNING, RequestStatus
 
 _NO_MATCH: Final = ExternalMatch(0, False)
+
+
+class Verdict(Enum):
+    """What is to be done with the request at the head of the waiting line."""
+
+    ADMIT = 0
+    SET_ASIDE = 1
+    """Pass it over and look at those behind it (vLLM: `continue`, after moving it to the skipped ones)."""
+    STOP = 2
+    """It must wait, and everybody behind it (vLLM: `break`)."""
+
+
+ADMIT: Final = Verdict.ADMIT
+SET_ASIDE: Final = Verdict.SET_ASIDE
+STOP: Final = Verdict.STOP
+
+
+class Candidate:
+    """A waiting request while it is looked at: what need not be computed, and its tokens in this step."""
+
+    __slots__ = ("external", "hits", "num_computed_tokens", "num_tokens", "request")
+
+    def __init__(self, request: Request, hits: PrefixHits) -> None:
+        self.request = request
+        self.hits = hits
+        """Local hits (vLLM: `new_computed_blocks`)."""
+        self.external = _NO_MATCH
+        """What the connector has beyond them (vLLM: `num_external_computed_tokens`, `load_kv_async`)."""
+        self.num_computed_tokens = request.num_computed_tokens
+        """Its own, or those of the hits and the match."""
+        self.num_tokens = 0
+        """Tokens for it in this step (vLLM: `num_new_tokens`)."""
 
 
 class Scheduler:
@@ -34,12 +70,13 @@ class Scheduler:
         self,
         state: EngineState,
         victim_policy: VictimPolicy,
-        gates: list[AdmissionGate],
+        gates: AdmissionGates,
         bookkeeping: SyncBookkeeping,
         drafter: Drafter,
     ) -> None:
         config = state.config
         self.state = state
+        self.rules = state.rules
         self.victim_policy = victim_policy
         self.tail_is_victim = type(victim_policy) is FcfsTail
         self.running_view = RunningView(state.running, state.kv_cache.pool)
@@ -50,112 +87,67 @@ class Scheduler:
         self.token_budget = min(
             config.max_num_scheduled_tokens or config.max_num_batched_tokens, config.max_num_batched_tokens
         )
-        self.num_admitted = 0
-        self.max_running = min(config.max_active or config.max_num_seqs, config.max_num_seqs)
+        self.max_num_running = min(config.max_active or config.max_num_seqs, config.max_num_seqs)
+        self._num_admitted = 0
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step. What is planned counts as computed from here on."""
         state = self.state
         budget = 0 if state.pause == 2 else self.token_budget
-        output = SchedulerOutput(budget, state.config.max_num_batched_tokens, self.drafter.drafting_slots)
-        state.interval.begin_step(state.running)
-        state.kv_cache.begin_step()
-        cohort = state.cohort
-        if cohort is None or not cohort.schedule(output):
-            self._schedule_running(output)
+        output = SchedulerOutput(
+            budget,
+            state.config.max_num_batched_tokens,
+            self.drafter.drafting_slots,
+            holds_prefills=state.interval.holds_next(state.running),
+        )
+        state.kv_cache.begin_step()  # vLLM: KVCacheManager.new_step_starts
+        self.schedule_running(output)
         if not output.preempted and state.pause != 2:
-            self._admit_waiting(output)
+            self.admit_waiting(output)
         output.total_num_scheduled_tokens = budget - output.token_budget
-        self.bookkeeping.note_scheduled(output)
-        if cohort is not None:
-            cohort.note_scheduled(output)
+        self.bookkeeping.note_scheduled(output)  # vLLM: _update_after_schedule
         state.note_step(output)
         return output
 
-    # --- phase 1: running requests ----------------------------------------------------------------------
+    # --- phase 1: running requests (vLLM: the loop over `self.running`) ---------------------------------
 
-    def _schedule_running(self, output: SchedulerOutput) -> None:
-        """Walk the running list; after a preemption the walk goes on from where it stands then."""
-        index = 0
-        while index < len(self.state.running) and output.num_tokens_left > 0:
-            index = self._walk_running(index, output)
+    def schedule_running(self, output: SchedulerOutput) -> None:
+        """Give running requests their tokens, in order, and preempt for blocks."""
+        running, index = self.state.running, 0
+        while index < len(running) and output.num_tokens_left > 0:
+            if not self.drafter.num_drafts:  # a shortcut for the usual case: it only saves time
+                index = output.add_while_steady(running, index)
+                if index == len(running) or output.num_tokens_left <= 0:
+                    return
+            request = running[index]
+            index += 1
+            num_tokens = self._num_running_tokens(request, output)
+            if num_tokens > 0 and not self._schedule_one(request, num_tokens, output):
+                index = self._preempt_for(request, num_tokens, index, output)
 
-    def _walk_running(self, index: int, output: SchedulerOutput) -> int:
-        """Schedule running requests from `index` on, up to the first preemption; returns where to go on."""
-        running, held = self.state.running, self.state.interval.is_held
-        num_steady, room = 0, output.num_tokens_left
-        requests, counts = output.requests, output.num_scheduled_tokens
-        befores, samples = output.num_computed_before, output.samples
-        for request in running[index:]:
-            computed = request.num_computed_tokens
-            in_flight = request.num_output_placeholders
-            if in_flight and computed + 2 - in_flight >= request.max_total_tokens:
-                continue  # the step in flight must end it
-            lacking = request.num_tokens + in_flight + request.num_draft_tokens - computed
-            if lacking == 1 and computed < request.kv_quiet_until:
-                # steady decode: `output.add(request, 1)` spelled out, for this is where most requests go
-                request.num_computed_tokens = computed + 1
-                requests.append(request)
-                counts.append(1)
-                befores.append(computed)
-                samples.append(True)
-                num_steady += 1
-                if num_steady < room:
-                    continue
-                break
-            if held and request.is_prefill_chunk:
-                continue
-            output.spend(num_steady)
-            num_steady, room = 0, output.num_tokens_left
-            num_tokens = self._tokens_this_step(request, lacking, output)
-            if num_tokens <= 0:
-                continue
-            preempting = not self._allocate_running(request, num_tokens)
-            if preempting:
-                index, fits = self._make_room(request, num_tokens, running.index(request) + 1, output)
-                if not fits:
-                    return index
-            self._schedule_one(request, num_tokens, output)
-            if preempting:
-                return index
-            room = output.num_tokens_left
-            if room <= 0:
-                break
-        output.spend(num_steady)
-        return len(running)
+    def try_running(self, request: Request, output: SchedulerOutput) -> bool:
+        """Give one running request what is due to it in this step; False if blocks are lacking for that.
 
-    def _schedule_one(self, request: Request, num_tokens: int, output: SchedulerOutput) -> None:
-        if request.num_draft_tokens:
-            use_drafts(request, num_tokens, output)
-        if request.is_prefill_chunk:
-            output.has_prefill_chunk = True
-            self.state.interval.note_prefill()
-        output.add(request, num_tokens)
+        Preempts nobody.
+        """
+        num_tokens = self._num_running_tokens(request, output)
+        return num_tokens <= 0 or self._schedule_one(request, num_tokens, output)
 
-    def walk_one(self, request: Request, output: SchedulerOutput) -> bool:
-        """Give one running request its tokens of this step; False if blocks are lacking. Preempts nobody."""
+    def _num_running_tokens(self, request: Request, output: SchedulerOutput) -> int:
+        """Tokens for a running request in this step (vLLM: `num_new_tokens`); none: it is passed over."""
         computed, in_flight = request.num_computed_tokens, request.num_output_placeholders
         if in_flight and computed + 2 - in_flight >= request.max_total_tokens:
-            return True  # the step in flight must end it
-        lacking = request.num_tokens + in_flight + request.num_draft_tokens - computed
-        num_tokens = self._tokens_this_step(request, lacking, output)
-        if num_tokens > 0:
-            if not self._allocate_running(request, num_tokens):
-                return False
-            self._schedule_one(request, num_tokens, output)
-        return True
-
-    def _tokens_this_step(self, request: Request, lacking: int, output: SchedulerOutput) -> int:
-        """The part of the lacking tokens that this step's limits allow."""
-        longest = self.state.config.max_model_len - 1 - request.num_computed_tokens
-        num_tokens = min(self._capped(lacking), output.num_tokens_left)
-        num_tokens = min(num_tokens, longest)
-        computed = request.num_computed_tokens
+            return 0  # the step in flight must end it (vLLM: the test of `num_output_placeholders`)
+        if output.holds_prefills and request.is_prefill_chunk:
+            return 0
+        num_tokens = self._capped(request.num_tokens + in_flight + request.num_draft_tokens - computed)
+        num_tokens = min(num_tokens, output.num_tokens_left)
+        num_tokens = min(num_tokens, self.state.config.max_model_len - 1 - computed)
         num_tokens = self.state.kv_cache.cut_at_state_boundary(request, computed, num_tokens)
         return self._feed_drafter(request, computed, num_tokens)
 
     def _capped(self, num_tokens: int) -> int:
-        """A long prefill gets no more than the threshold."""
+        """A long prefill gets no more than a threshold (vLLM: `long_prefill_token_threshold`)."""
         config, state = self.state.config, self.state
         threshold = config.long_prefill_token_threshold
         if config.long_prefill_adaptive:
@@ -163,190 +155,203 @@ class Scheduler:
             threshold = max(threshold, config.max_num_batched_tokens // max(num_requests, 1))
         if not 0 < threshold < num_tokens:
             return num_tokens
-        if state.rules.lone_requests_ignore_the_threshold and len(state.running) + state.waiting.size <= 1:
+        if self.rules.lone_requests_ignore_the_threshold and len(state.running) + state.waiting.size <= 1:
             return num_tokens
         return threshold
 
     def _feed_drafter(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
-        """A prefill leaves no fewer tokens for its last chunk than the drafter reads ahead."""
+        """A prefill leaves no fewer tokens for its last chunk than the drafter reads ahead.
+
+        It may leave none for this step. If no step can give it as many, it never goes on (see `standstill`).
+        """
         left = request.num_tokens - num_computed_tokens - num_tokens
         if 0 < left < self.drafter.reads_ahead:
             return max(num_tokens - (self.drafter.reads_ahead - left), 0)
         return num_tokens
 
-    def _allocate_running(self, request: Request, num_tokens: int) -> bool:
-        return self.state.kv_cache.grow(request, num_tokens, self.drafter.lookahead_slots)
+    def _schedule_one(self, request: Request, num_tokens: int, output: SchedulerOutput) -> bool:
+        """Schedule a running request; False if there are no blocks for it.
 
-    def _make_room(
-        self, request: Request, num_tokens: int, index: int, output: SchedulerOutput
-    ) -> tuple[int, bool]:
-        """Preempt until the slots fit. Returns where the walk goes on and whether the request got them.
-
-        A victim that was already scheduled in this step is taken out of it, and the walk steps back for it.
-        In early releases one that stands before the walk but was passed over does not move it, so then one
-        request is left out. A request that was its own victim ends the walk, under FCFS in all releases.
+        vLLM: `KVCacheManager.allocate_slots`, which gives None then; `num_scheduled_tokens`,
+        `scheduled_spec_decode_tokens` and the token budget.
         """
-        state, rules = self.state, self.state.rules
-        the_end = len(state.running)
+        if not self.state.kv_cache.grow(request, num_tokens, self.drafter.lookahead_slots):
+            return False
+        if request.num_draft_tokens:
+            use_drafts(request, num_tokens, output)
+        if request.is_prefill_chunk:
+            output.has_prefill_chunk = True
+        output.add(request, num_tokens)
+        return True
+
+    def _preempt_for(self, request: Request, num_tokens: int, index: int, output: SchedulerOutput) -> int:
+        """Preempt until the request can be scheduled or has lost its own place; returns where to go on.
+
+        vLLM: the inner loop around `allocate_slots`, with `_preempt_request`. A victim that was already
+        scheduled in this step is taken out of it, and the walk steps back for it. In early releases one that
+        stands before the walk but was passed over does not move it, so then one request is left out. A
+        request that was its own victim ends the walk, under FCFS in all releases.
+        """
+        state, running = self.state, self.state.running
         while True:
-            position = self._choose_victim(request)
-            victim = state.running[position]
-            if state.connector and rules.defer_frees_in_flight and victim.num_tokens_in_flight > 0:
-                return the_end, False
-            del state.running[position]
-            if output.take_out(victim) or (rules.victims_move_the_walk and position < index):
+            place = self._choose_victim(request)
+            victim = running[place]
+            if state.connector and self.rules.defer_frees_in_flight and victim.num_tokens_in_flight > 0:
+                return len(running)
+            del running[place]
+            if output.take_out(victim) or (self.rules.victims_move_the_walk and place < index):
                 index -= 1
             state.preempt(victim)
             output.note_preempted(victim)
             if victim is request:
-                goes_on = rules.self_victims_do_not_end_the_phase and not self.tail_is_victim
-                return (index if goes_on else the_end), False
-            if self._allocate_running(request, num_tokens):
-                return index, True
+                goes_on = self.rules.self_victims_do_not_end_the_phase and not self.tail_is_victim
+                return index if goes_on else len(running)
+            if self._schedule_one(request, num_tokens, output):
+                return index
 
     def _choose_victim(self, needy: Request) -> int:
-        """Ask the policy; `ValueError` if it names nobody."""
-        index = self.victim_policy.choose(self.running_view, VictimView(needy, self.state.kv_cache.pool))
-        if not 0 <= index < len(self.state.running):
+        """Ask the policy for a place in the running list; `ValueError` if it names none.
+
+        vLLM: `self.running.pop()`, or the `max` by priority and arrival time under PRIORITY.
+        """
+        place = self.victim_policy.choose(self.running_view, VictimView(needy, self.state.kv_cache.pool))
+        if not 0 <= place < len(self.state.running):
             name = type(self.victim_policy).__name__
-            raise ValueError(f"{name} chose victim {index} of {len(self.state.running)} running requests")
-        return index
+            raise ValueError(f"{name} chose victim {place} of {len(self.state.running)} running requests")
+        return place
 
-    # --- phase 2: waiting requests ----------------------------------------------------------------------
+    # --- phase 2: waiting requests (vLLM: the loop over `self.waiting`) ---------------------------------
 
-    def _admit_waiting(self, output: SchedulerOutput) -> None:
+    def admit_waiting(self, output: SchedulerOutput) -> None:
+        """Admit from the head of the line; nobody is preempted for it."""
         state, waiting = self.state, self.state.waiting
         while output.num_tokens_left > 0 and not self.is_full():
             request = waiting.head(only_holders=state.pause == 1)
             if request is None:
                 break
-            found = None if self._is_held_back(request, output) else self._find_computed(request)
-            if found is None:
-                self._set_aside(request)
+            if self.gates.hold_back(request, output):
+                output.note_held_back(request)
+                self._set_aside()
                 continue
-            hits, external = found
-            computed = request.num_computed_tokens + hits.num_tokens + external.num_tokens
-            num_tokens = 0 if external.asynchronous else self._tokens_admitted(request, computed, output)
-            if num_tokens is None:
-                output.turned_away = request, False
-                break
-            if num_tokens == 0 and not external.asynchronous:
-                self._set_aside(request)
+            candidate = Candidate(request, state.kv_cache.no_hits())
+            if not request.num_computed_tokens and not self._find_computed(candidate):
+                self._set_aside()
                 continue
-            if not self._allocate(request, num_tokens, hits, external):
-                output.turned_away = request, True
+            loads = candidate.external.asynchronous
+            verdict = ADMIT if loads else self._cut_first_chunk(candidate, output)
+            if verdict is SET_ASIDE:
+                self._set_aside()
+                continue
+            if verdict is STOP or not self._allocate(candidate):
+                output.note_turned_away(request, for_blocks=verdict is not STOP)
                 break
             waiting.take_head()
-            if external.asynchronous:
-                self._start_load(request, computed)
+            if loads:
+                self._start_load(candidate)
             else:
-                self._admit(request, num_tokens, computed, output)
-        waiting.put_back()
-        state.interval.end_pass(waiting.size)
-
-    def _is_held_back(self, request: Request, output: SchedulerOutput) -> bool:
-        """Whether a gate passes the request over; none has a reason if it is an ordinary one."""
-        status = request.status
-        ordinary = status is WAITING or status is PREEMPTED
-        if ordinary and not request.num_stale_tokens and request.lora_name is None:
-            return False
-        return any(gate.holds_back(request, output) for gate in self.gates)
+                self._admit(candidate, output)
+        waiting.put_back()  # vLLM: prepend_requests(skipped_waiting_requests)
 
     def is_full(self) -> bool:
-        """Whether no more requests may run."""
+        """Whether no more requests may run (vLLM: `len(self.running) == self.max_num_running_reqs`)."""
         num_running = len(self.state.running)
-        if self.state.num_sessions_idle and self.state.rules.idle_sessions_take_a_place:
+        if self.rules.idle_sessions_take_a_place:
             num_running += self.state.num_sessions_idle
-        return num_running >= self.max_running
+        return num_running >= self.max_num_running
 
-    def _set_aside(self, request: Request) -> None:
+    def _set_aside(self) -> None:
+        """Pass the head of the line over (vLLM: `skipped_waiting_requests.prepend_request`)."""
         self.state.waiting.set_aside(self.state.waiting.take_head())
-        self.state.interval.defer(request)
 
-    def _find_computed(self, request: Request) -> tuple[PrefixHits, ExternalMatch] | None:
-        """What need not be computed: local hits and the connector's match. None: the connector does not know
-        yet.
+    def _find_computed(self, candidate: Candidate) -> bool:
+        """Find out what need not be computed; False if the connector does not know yet.
+
+        vLLM: `KVCacheManager.get_computed_blocks` and the connector's `get_num_new_matched_tokens`.
         """
-        state, kv_cache = self.state, self.state.kv_cache
-        external = _NO_MATCH
-        if request.num_computed_tokens:
-            return kv_cache.no_hits(), external
-        if not kv_cache.caching or request.skip_reading_prefix_cache:
-            hits = kv_cache.no_hits()
-        else:
+        state, kv_cache, request = self.state, self.state.kv_cache, candidate.request
+        if kv_cache.caching and not request.skip_reading_prefix_cache:
             if self.drafter.hash_lookahead and request.resumable:
                 kv_cache.hasher.rebuild(request)
-            hits = kv_cache.find_hits(request)
-            if not state.rules.count_lookups_when_admitted:
-                state.prefix_cache_stats.count(request, request.num_tokens, hits.num_tokens)
+            candidate.hits = kv_cache.find_hits(request)
+            if not self.rules.count_lookups_when_admitted:
+                state.prefix_cache_stats.count(request, request.num_tokens, candidate.hits.num_tokens)
         if state.connector is not None:
-            match = state.connector.match(request, hits.num_tokens)
-            if request.skip_reading_prefix_cache and state.rules.skipping_readers_still_ask_the_connector:
+            match = state.connector.match(request, candidate.hits.num_tokens)
+            if request.skip_reading_prefix_cache and self.rules.skipping_readers_still_ask_the_connector:
                 match = _NO_MATCH
             if match is None:
-                return None
-            external = match
-            request.num_external_tokens = external.num_tokens
-        return hits, external
+                return False
+            candidate.external = match
+            request.num_external_tokens = match.num_tokens
+        candidate.num_computed_tokens = candidate.hits.num_tokens + candidate.external.num_tokens
+        return True
 
-    def _tokens_admitted(self, request: Request, computed: int, output: SchedulerOutput) -> int | None:
-        """Tokens for a request's first step; None if it and all behind it must wait."""
-        config = self.state.config
+    def _cut_first_chunk(self, candidate: Candidate, output: SchedulerOutput) -> Verdict:
+        """Work out the tokens of the request's first step (vLLM: `num_new_tokens`)."""
+        config, request, computed = self.state.config, candidate.request, candidate.num_computed_tokens
         num_tokens = request.num_tokens - computed
         if num_tokens <= 0:  # vLLM stops with an assertion here: a session restarted with drafts in flight
             raise InvariantError(
                 f"request {request.request_id} is to be admitted with {computed} computed of "
                 f"{request.num_tokens} tokens"
             )
-        if self.state.interval.is_held and num_tokens > 1:
-            return None
-        padded = num_tokens + self._padding(num_tokens, computed, output)
-        if padded > num_tokens and padded > output.token_budget:
-            return None
-        num_tokens = self._capped(padded)
+        if output.holds_prefills and num_tokens > 1:
+            return STOP
+        if self.rules.pad_new_decodes:
+            padding = self._padding(num_tokens, computed, output)
+            num_tokens += padding
+            if padding and num_tokens > output.token_budget:
+                return STOP
+        num_tokens = self._capped(num_tokens)
         if not config.enable_chunked_prefill and num_tokens > output.token_budget:
-            return None
+            return STOP
         num_tokens = min(num_tokens, output.num_tokens_left)
         num_tokens = self.state.kv_cache.cut_at_state_boundary(request, computed, num_tokens)
-        if num_tokens == 0 and not self.state.rules.unfit_chunks_are_passed_over:
-            return None
-        return self._feed_drafter(request, computed, num_tokens)
+        if num_tokens == 0 and not self.rules.unfit_chunks_are_passed_over:
+            return STOP
+        candidate.num_tokens = self._feed_drafter(request, computed, num_tokens)
+        return ADMIT if candidate.num_tokens else SET_ASIDE
 
     def _padding(self, num_tokens: int, computed: int, output: SchedulerOutput) -> int:
         """Dummy drafts that make an admission of one token look like the running decodes."""
         drafter = self.drafter
-        if not (drafter.num_drafts and self.state.rules.pad_new_decodes) or drafter.drafts_by_batch:
+        if not drafter.num_drafts or drafter.drafts_by_batch or num_tokens != 1 or output.has_prefill_chunk:
             return 0
-        if num_tokens != 1 or output.has_prefill_chunk or not (output.num_running_scheduled or computed):
+        if not (output.num_running_scheduled or computed):
             return 0
         fits = computed + drafter.num_drafts + 2 <= self.state.config.max_model_len
         return drafter.num_drafts if fits else 0
 
-    def _allocate(self, request: Request, num_tokens: int, hits: PrefixHits, external: ExternalMatch) -> bool:
-        state, drafter = self.state, self.drafter
+    def _allocate(self, candidate: Candidate) -> bool:
+        """Allocate the blocks of the first step, or of the load; False if there are too few.
+
+        vLLM: `KVCacheManager.allocate_slots`, `effective_lookahead_tokens`, `update_state_after_alloc`.
+        """
+        state, request, loads = self.state, candidate.request, candidate.external.asynchronous
         looked_up = request.num_computed_tokens == 0
-        keep_free = self.room.keep_free(request, hits, loading=external.asynchronous)
+        keep_free = self.room.keep_free(request, candidate.hits, loading=loads)
         if keep_free is None:
             return False
-        lookahead = drafter.lookahead_slots
-        if lookahead and (external.asynchronous if state.rules.lookahead_at_admission else looked_up):
+        lookahead = self.drafter.lookahead_slots
+        if lookahead and (loads if self.rules.lookahead_at_admission else looked_up):
             lookahead = 0
         allocated = state.kv_cache.allocate(
             request,
-            num_tokens,
+            candidate.num_tokens,
             num_lookahead_tokens=lookahead,
-            hits=hits,
-            num_external_tokens=external.num_tokens,
-            enter_cache=not external.asynchronous,
+            hits=candidate.hits,
+            num_external_tokens=candidate.external.num_tokens,
+            enter_cache=not loads,
             keep_free=keep_free,
         )
         if allocated and looked_up:
-            self._count_lookup(request, hits, external)
+            self._count_lookup(candidate)
         return allocated
 
-    def _count_lookup(self, request: Request, hits: PrefixHits, external: ExternalMatch) -> None:
-        """A lookup led to an admission or to a load."""
-        state = self.state
+    def _count_lookup(self, candidate: Candidate) -> None:
+        """A lookup has led to an admission or to a load: count it, and tell the connector."""
+        state, request = self.state, candidate.request
+        hits, external = candidate.hits, candidate.external
         stats = state.prefix_cache_stats
         stats.saved_tokens += hits.num_tokens
         if request.num_preemptions:
@@ -356,34 +361,34 @@ class Scheduler:
             request.num_local_hit_tokens = hits.num_tokens
             request.num_loaded_tokens = external.num_tokens
         was_read = state.kv_cache.caching and not request.skip_reading_prefix_cache
-        if was_read and state.rules.count_lookups_when_admitted:
+        if self.rules.count_lookups_when_admitted and was_read:
             stats.count(request, request.num_tokens, hits.num_tokens)
         if state.connector is not None:
             state.connector.note_allocated(request, external.num_tokens)
             queried = request.num_tokens - hits.num_tokens
             state.connector_prefix_cache_stats.count(request, queried, external.num_tokens)
 
-    def _start_load(self, request: Request, computed: int) -> None:
-        """The request waits for its KV, holding its blocks."""
-        state = self.state
+    def _start_load(self, candidate: Candidate) -> None:
+        """Let the request wait for its KV, holding its blocks (vLLM: `if load_kv_async`)."""
+        state, request = self.state, candidate.request
         request.move_to(RequestStatus.WAITING_FOR_REMOTE_KVS)
-        if state.rules.loads_count_exactly:
-            request.num_computed_tokens = computed
+        if self.rules.loads_count_exactly:
+            request.num_computed_tokens = candidate.num_computed_tokens
         state.waiting.set_aside(request)
-        state.interval.defer(request)
         state.prefills_under_way[request.request_id] = request
 
-    def _admit(self, request: Request, num_tokens: int, computed: int, output: SchedulerOutput) -> None:
-        state = self.state
-        resumed = request.status is PREEMPTED
-        output.note_admitted(request, resumed=resumed)
+    def _admit(self, candidate: Candidate, output: SchedulerOutput) -> None:
+        """Let the request run.
+
+        vLLM: `self.running.append`, `scheduled_new_reqs` and `scheduled_resumed_reqs`, `num_cached_tokens`.
+        """
+        state, request, num_tokens = self.state, candidate.request, candidate.num_tokens
+        computed = candidate.num_computed_tokens
+        output.note_admitted(request, resumed=request.status is PREEMPTED)
         request.move_to(RUNNING)
         state.running.append(request)
-        self.num_admitted += 1
-        request.running_order = self.num_admitted
-        state.interval.undefer(request)
-        if computed < request.num_tokens - 1:
-            state.interval.note_prefill()
+        self._num_admitted += 1
+        request.running_order = self._num_admitted
         request.num_computed_tokens = computed
         if request.num_cached_tokens == -1:
             request.num_cached_tokens = computed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from scheduler.config import SpeculativeConfig
-from scheduler.grammar import DraftValidator
 from scheduler.output import SchedulerOutput
 from scheduler.release import Release
 from scheduler.request import Request
@@ -70,13 +70,20 @@ def drafter(
     )
 
 
-@dataclass(slots=True)
-class SpecDecodeStats:
-    """Drafts verified so far: how many times, how many tokens, how many accepted."""
+class DraftValidator(Protocol):
+    """The compiled grammars, as far as a scheduler needs them."""
 
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
+    def num_valid(self, request: Request, num_drafts: int) -> int:
+        """How many leading draft tokens the request's grammar accepts."""
+        ...
+
+
+class AcceptAll:
+    """A grammar that has nothing against any draft."""
+
+    def num_valid(self, request: Request, num_drafts: int) -> int:
+        """All of them."""
+        return num_drafts
 
 
 def use_drafts(request: Request, num_tokens: int, output: SchedulerOutput) -> None:

@@ -101,7 +101,7 @@ def _idle_sessions_take_all_places(engine: EngineCore) -> bool:
 
 def _awaited(engine: EngineCore, request: Request) -> Literal["load", "grammar", "input"] | None:
     """What keeps a gate from letting the request pass."""
-    if request.request_id in engine.state.received_loads or engine.grammar_gate.is_ready(request):
+    if request.request_id in engine.state.received_loads or request.request_id in engine.gates.ready_grammars:
         return None
     return _AWAITED.get(request.status)
 

@@ -1,13 +1,12 @@
-"""Everything an engine knows between two steps. The modules of this package are verbs on this noun."""
+"""Everything an engine knows between two steps, and how a request comes and goes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
 
-from scheduler.accounts import PreemptionAccounts
-from scheduler.async_scheduling import SyncBookkeeping
+from scheduler.bookkeeping import SyncBookkeeping
 from scheduler.config import SchedulerConfig
 from scheduler.connector import KVConnector
 from scheduler.kv_cache.grouped import DeferredFrees
@@ -18,39 +17,9 @@ from scheduler.policies.view import unshared_blocks
 from scheduler.prefill_interval import PrefillInterval
 from scheduler.release import Rules
 from scheduler.request import Request
+from scheduler.stats import PreemptionAccounts, PrefixCacheStats
 from scheduler.status import RequestStatus
-from scheduler.waiting_line import WaitingLine
-
-if TYPE_CHECKING:
-    from scheduler.cohort import Cohort
-
-
-@dataclass(slots=True)
-class PrefixCacheStats:
-    """Prefix lookups as vLLM counts them: tokens asked for and found, requests once preempted kept apart.
-
-    Lookups are counted at every attempt, so `hits` can exceed the tokens really saved; those are in
-    `saved_tokens` (hit tokens of admitted requests).
-    """
-
-    requests: int = 0
-    queries: int = 0
-    hits: int = 0
-    preempted_requests: int = 0
-    preempted_queries: int = 0
-    preempted_hits: int = 0
-    saved_tokens: int = 0
-
-    def count(self, request: Request, num_tokens: int, num_hits: int) -> None:
-        """Count one lookup of `num_tokens` tokens that found `num_hits`."""
-        if request.num_preemptions:
-            self.preempted_requests += 1
-            self.preempted_queries += num_tokens
-            self.preempted_hits += num_hits
-        else:
-            self.requests += 1
-            self.queries += num_tokens
-            self.hits += num_hits
+from scheduler.waiting import WaitingLine
 
 
 @dataclass(slots=True)
@@ -81,8 +50,6 @@ class EngineState:
     num_preemptions: int = 0
     preemption_mode: PreemptionMode = field(default_factory=Recompute)
     preemption_accounts: PreemptionAccounts = field(default_factory=PreemptionAccounts)
-    cohort: Cohort | None = None
-    """Running requests in steady decode, whose own counts are not kept up to date."""
     num_sessions_idle: int = 0
     """Streaming sessions waiting for their next input: they are not unfinished work."""
     prefills_under_way: dict[int, Request] = field(default_factory=dict)
@@ -94,9 +61,9 @@ class EngineState:
 
     def note_step(self, output: SchedulerOutput) -> None:
         """A step has been planned: number it, and let it carry the ids that ended since the last."""
-        scheduled_any = output.total_num_scheduled_tokens > 0
-        self.interval.end_step(scheduled_any)
-        self.num_steps += scheduled_any
+        admitted = not output.preempted and self.pause != 2
+        self.interval.note_step(output, self.waiting, admitted=admitted)
+        self.num_steps += output.total_num_scheduled_tokens > 0
         if self.prefills_under_way:
             self.prefills_under_way = {
                 request_id: request
@@ -108,11 +75,20 @@ class EngineState:
             output.finished_req_ids = set(self.finished_req_ids)
             self.finished_req_ids.clear()
 
+    # --- a request's life -------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Enqueue a new request."""
+        self.requests[request.request_id] = request
+        self.waiting.add(request)
+        if self.kv_cache.hasher.num_numbered > self.kv_cache.hasher.sweep_at:
+            self.sweep_hashes()
+
     def preempt(self, request: Request, *, by_reset: bool = False) -> None:
         """Take a running request's blocks and send it back to the front of the waiting queue.
 
-        The caller has removed it from the running list. Output tokens, block hashes and the cached-token
-        count of its first scheduling are kept.
+        vLLM: `Scheduler._preempt_request`. The caller has removed it from the running list. Output tokens,
+        block hashes and the cached-token count of its first scheduling are kept.
         """
         self.preemption_mode.before_preemption(request)
         self.preemption_accounts.preempted(request, unshared_blocks(request, self.kv_cache.pool))
@@ -126,6 +102,69 @@ class EngineState:
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.add_preempted(request)
+
+    def finish(self, requests: Iterable[Request], status: RequestStatus) -> None:
+        """End requests from outside (abort, error), one after another, whatever they are doing.
+
+        vLLM: `Scheduler.finish_requests`.
+        """
+        ending = [request for request in dict.fromkeys(requests) if not request.is_finished]
+        leaving = set(ending)
+        if any(request.status is RequestStatus.RUNNING for request in ending):
+            self.running[:] = [request for request in self.running if request not in leaving]
+        if any(request.status is not RequestStatus.RUNNING for request in ending):
+            self.waiting.remove({r for r in ending if r.status is not RequestStatus.RUNNING})
+            for request in ending:
+                self.waiting.undefer(request)
+        for request in ending:
+            loading = request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
+            if loading:
+                loading = request.request_id not in self.received_loads
+                self.received_loads.discard(request.request_id)
+                self.failed_loads.discard(request.request_id)
+            if request.status is RequestStatus.WAITING_FOR_STREAMING_REQ:
+                self.num_sessions_idle -= 1
+            request.move_to(status)
+            self.end(request, blocks_are_being_written=loading)
+
+    def end(self, request: Request, *, blocks_are_being_written: bool = False) -> None:
+        """Report a request that has got its final status, and release its blocks unless they are needed.
+
+        vLLM: `Scheduler._free_request`. Blocks that a load still writes into, or that the connector still
+        sends, are released when it says so.
+        """
+        delayed = self.connector is not None and self.connector.delays_free(request)
+        self.finished_req_ids.append(request.request_id)
+        if self.finished_by_client is not None:
+            self.finished_by_client.setdefault(request.client_index, set()).add(request.request_id)
+        if self.prefills_under_way:
+            self.prefills_under_way.pop(request.request_id, None)
+        if not delayed and not blocks_are_being_written:
+            self.release(request)
+
+    def release(self, request: Request) -> None:
+        """Give an ended request's blocks back and forget it (vLLM: `Scheduler._free_blocks`)."""
+        self.free_blocks(request)
+        request.block_keys.clear()
+        if request.request_id in self.requests:
+            del self.requests[request.request_id]
+
+    # --- the prefix cache -------------------------------------------------------------------------------
+
+    def reset_prefix_cache(self, preempt_running: bool) -> tuple[bool, list[Request]]:
+        """Empty the prefix cache; returns success and whom it preempted, in that order.
+
+        It is refused while blocks are in use. With `preempt_running` the running requests give theirs up
+        first, from the tail, so that they keep their order at the front of the queue; if waiting requests
+        hold blocks it is then still refused, and the preempted stay preempted.
+        """
+        preempted = []
+        if preempt_running:
+            while self.running:
+                request = self.running.pop()
+                self.preempt(request, by_reset=True)
+                preempted.append(request)
+        return self.kv_cache.reset(), preempted
 
     def sweep_hashes(self) -> None:
         """Forget numbered hashes that nothing refers to any more."""

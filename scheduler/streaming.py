@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.gates import AdmissionGate
-from scheduler.lifecycle import finish
-from scheduler.output import SchedulerOutput
 from scheduler.request import Request
 from scheduler.state import EngineState
 from scheduler.status import RequestStatus
@@ -29,14 +26,6 @@ class SessionInput:
     stop_token_ids: frozenset[int] | None = None
 
 
-class IdleSessionGate(AdmissionGate):
-    """Passes over sessions that wait for their next input."""
-
-    def holds_back(self, request: Request, output: SchedulerOutput) -> bool:
-        """True while the session is idle."""
-        return request.status is RequestStatus.WAITING_FOR_STREAMING_REQ
-
-
 class Sessions:
     """The inputs that have come for busy sessions, and what happens between two turns."""
 
@@ -48,7 +37,7 @@ class Sessions:
         if request.status is not RequestStatus.WAITING_FOR_STREAMING_REQ:
             request.session_inputs.append(new_input)
         elif new_input is None:
-            finish(self.state, [request], RequestStatus.FINISHED_ABORTED)
+            self.state.finish([request], RequestStatus.FINISHED_ABORTED)
         else:
             self._merge(request, new_input)
             request.move_to(RequestStatus.WAITING)

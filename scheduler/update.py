@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from scheduler import lifecycle
-from scheduler.async_scheduling import LIVE, Arrival, SyncBookkeeping
+from scheduler.bookkeeping import LIVE, Arrival, SyncBookkeeping
 from scheduler.connector import KVReport
 from scheduler.output import EngineCoreOutputs, RequestOutput, SchedulerOutput
 from scheduler.remote_loads import RemoteLoads
 from scheduler.request import Request, place_of
-from scheduler.speculation import SpecDecodeStats
 from scheduler.state import EngineState
+from scheduler.stats import SpecDecodeStats
 from scheduler.status import FINISH_REASONS, FIRST_FINISHED, RUNNING, RequestStatus
 from scheduler.streaming import Sessions
 
@@ -89,13 +88,11 @@ class OutputUpdate:
             state.waiting.remove(from_waiting)
         if going_on is not None:
             for request in going_on:
-                lifecycle.enqueue(state, request)
+                state.waiting.add(request)
         if report is not None:
             self.remote_loads.take_report(report)
         if errors is not None:
             entries += errors
-        if state.cohort is not None:
-            state.cohort.note_updated(output)
         return EngineCoreOutputs(entries, self._finished_by_client(), num_unnamed)
 
     def _note_arrivals(self, output: SchedulerOutput) -> list[Arrival]:
@@ -119,10 +116,10 @@ class OutputUpdate:
         if request.resumable and not self.sessions.end_turn(request):
             if self.state.rules.sessions_queue_after_the_update:
                 return True
-            lifecycle.enqueue(self.state, request)
+            self.state.waiting.add(request)
             return False
         request.move_to(final)
-        lifecycle.end(self.state, request)
+        self.state.end(request)
         return False
 
     def _finished_by_client(self) -> dict[int, set[int]] | None:

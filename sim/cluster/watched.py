@@ -18,7 +18,6 @@ from math import nan
 
 from cost_models import StepCost
 from scheduler import EngineCore, Request, SchedulerOutput
-from scheduler.gates import AdmissionGate
 from sim.cluster.plan import Plan
 from sim.cluster.planned import PlannedReplica
 from sim.cluster.replica import Batch
@@ -85,59 +84,39 @@ class ReplicaWatch:
             self.call_until_s.append(now)
 
 
-class _WatchedGate(AdmissionGate):
-    """A gate that tells whom it holds back."""
-
-    def __init__(self, gate: AdmissionGate, held: list[Request]) -> None:
-        self._gate = gate
-        self._held = held
-
-    def holds_back(self, request: Request, output: SchedulerOutput) -> bool:
-        held = self._gate.holds_back(request, output)
-        if held:
-            self._held.append(request)
-        return held
-
-
 class WatchedEngine(EngineCore):
     """An engine that shows every plan, also an empty one, before it is used."""
 
     _on_plan: Callable[[SchedulerOutput], None] | None = None
 
     def watch(self, on_plan: Callable[[SchedulerOutput], None]) -> None:
-        """From now on call `on_plan` with every plan; `held_back` has whom a gate held back in it."""
-        self.held_back: list[Request] = []
+        """From now on call `on_plan` with every plan."""
         self._on_plan = on_plan
-        scheduler = self._scheduler
-        scheduler.gates = [_WatchedGate(gate, self.held_back) for gate in scheduler.gates]
 
     def schedule(self) -> SchedulerOutput:
-        """See `EngineCore.schedule`."""
-        if self._on_plan is None:
-            return super().schedule()
-        self.held_back.clear()
+        """Plan the next step, and show it."""
         output = super().schedule()
-        self._on_plan(output)
+        if self._on_plan is not None:
+            self._on_plan(output)
         return output
 
     def waits_for(self, output: SchedulerOutput) -> Wait | None:
         """What ended the admissions of this plan; None if nobody is left waiting."""
-        state = self.state
-        if not state.waiting:
+        if not self.num_waiting:
             return None
         if output.preempted:
             return Wait.BLOCKS
-        if state.pause:
+        if self.state.pause:
             return Wait.HELD
-        if self._scheduler.is_full():
+        if self.is_full:
             return Wait.SEQS
         if output.num_tokens_left <= 0:
             return Wait.TOKENS
         if output.turned_away is None:
             return Wait.HELD
-        if output.turned_away[1]:
+        if output.lacked_blocks:
             return Wait.BLOCKS
-        return Wait.HELD if state.interval.is_held else Wait.TOKENS
+        return Wait.HELD if output.holds_prefills else Wait.TOKENS
 
 
 class WatchedReplica(PlannedReplica):
@@ -210,10 +189,10 @@ class WatchedReplica(PlannedReplica):
         reason = self._watched.waits_for(output)
         if reason is None:
             return
-        head = -1 if output.turned_away is None else output.turned_away[0].request_id
+        head = -1 if output.turned_away is None else output.turned_away.request_id
         self._note_call(now, reason, head)
         if reason is not Wait.HELD:
-            for request in self._watched.held_back:
+            for request in output.held_back:
                 columns.aside_call.append(number)
                 columns.aside_request.append(request.request_id)
 
@@ -239,7 +218,7 @@ class WatchedReplica(PlannedReplica):
         columns.free_s.append(free_s)
         columns.begin_s.append(begin_s)
         columns.gpu_end_s.append(batch.end_s)
-        columns.step_held.append(self._watched.state.interval.is_held)
+        columns.step_held.append(batch.output.holds_prefills)
         columns.decodes_s.append(self._note_chunks(batch.output, batch.end_s - begin_s))
         return True
 

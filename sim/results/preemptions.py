@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scheduler import EngineCore
-from scheduler.accounts import PreemptionAccount
+from scheduler.stats import PreemptionAccount
 from sim.cluster.recorder import Recorder
 from sim.values import Json
 

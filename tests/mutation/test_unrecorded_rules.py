@@ -13,7 +13,7 @@ from scheduler import (
 )
 from scheduler.kv_cache.grouped import GroupedKVCache
 from scheduler.policies import PriorityOrder
-from scheduler.queues import make_queue
+from scheduler.waiting import make_queue
 
 
 def prompt(request_id: int, tokens: int, **fields: object) -> Request:

@@ -19,7 +19,7 @@ from scheduler.policies import (
     RequestView,
     ShortestJobFirst,
 )
-from scheduler.queues import make_queue
+from scheduler.waiting import make_queue
 from tests.policies.helpers import fresh, play
 
 ORDERS = {kind: order for kind, order in WAITING_ORDERS.items() if kind != "aged_priority"} | {

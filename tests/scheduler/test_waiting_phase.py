@@ -6,7 +6,7 @@ import pytest
 
 from scheduler import Request, SchedulerConfig
 from scheduler.policies import PriorityOrder
-from scheduler.queues import HeapQueue
+from scheduler.waiting import HeapQueue
 from tests.scheduler.helpers import ids, make_engine, make_requests, run, scheduled, step
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from scheduler import EngineCore, EngineCoreOutputs, FinishReason, KVReport, Request, SchedulerOutput
-from scheduler.state import PrefixCacheStats
+from scheduler.stats import PrefixCacheStats
 from sim.evidence.conform.case import Case, Record
 from sim.evidence.conform.model import PretendedModel
 
@@ -158,7 +158,7 @@ class StepRecorder:
             "wait": [r.request_id for r in engine.state.waiting.ordinary],
         }
         if self._second_format:
-            orders["held"] = [r.request_id for r in engine.state.waiting.holders()]
+            orders["held"] = [r.request_id for r in engine.state.waiting.holders]
         for key, order in orders.items():
             if self._orders.get(key, [] if key == "held" else None) != order:
                 self._record[key] = order

@@ -1,8 +1,4 @@
-"""What preemptions cost: who lost how many blocks, and how much was found again.
-
-Recomputed tokens are counted where tokens are scheduled (`Request.num_recomputed_tokens`); here is the block
-side of the same story, for the requests that were ever preempted.
-"""
+"""What an engine counts: prefix lookups, verified drafts, and what preemptions cost."""
 
 from __future__ import annotations
 
@@ -10,6 +6,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler.request import Request
+
+
+@dataclass(slots=True)
+class PrefixCacheStats:
+    """Prefix lookups as vLLM counts them: tokens asked for and found, requests once preempted kept apart.
+
+    Lookups are counted at every attempt, so `hits` can exceed the tokens really saved; those are in
+    `saved_tokens` (hit tokens of admitted requests).
+    """
+
+    requests: int = 0
+    queries: int = 0
+    hits: int = 0
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+    saved_tokens: int = 0
+
+    def count(self, request: Request, num_tokens: int, num_hits: int) -> None:
+        """Count one lookup of `num_tokens` tokens that found `num_hits`."""
+        if request.num_preemptions:
+            self.preempted_requests += 1
+            self.preempted_queries += num_tokens
+            self.preempted_hits += num_hits
+        else:
+            self.requests += 1
+            self.queries += num_tokens
+            self.hits += num_hits
+
+
+@dataclass(slots=True)
+class SpecDecodeStats:
+    """Drafts verified so far: how many times, how many tokens, how many accepted."""
+
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -36,7 +69,10 @@ class PreemptionAccount:
 
 @dataclass(slots=True)
 class PreemptionAccounts:
-    """The accounts of one engine, by request id."""
+    """The block side of preemptions: who lost how many blocks, and how much was found again.
+
+    Recomputed tokens are counted where tokens are scheduled (`Request.num_recomputed_tokens`).
+    """
 
     by_request: dict[int, PreemptionAccount] = field(default_factory=dict)
 
