@@ -7,24 +7,23 @@ model, GPUs and an engine's settings.
 
 from cost_models.calibration import Calibration, calibration, load_calibration
 from cost_models.deployment import Deployment
-from cost_models.dtypes import weight_dtype
 from cost_models.engines import (
     EngineDefaults,
     EngineProfile,
+    ServingFacts,
     client_overhead_s,
     cudagraph_capture_sizes,
     engine_defaults,
     engine_profile,
+    serving_facts,
 )
 from cost_models.errors import CalibrationError, CostModelError, DoesNotFitError, SpecError, UnknownNameError
 from cost_models.gpus import Gpu, gpu, gpu_names
 from cost_models.hf_config import model_from_hf_config
 from cost_models.memory import MemoryPlan, memory_plan
-from cost_models.models import Model, NamedModel, model, model_names
-from cost_models.parallel import Parallelism
-from cost_models.serving import ServingFacts, serving_facts
-from cost_models.shapes import BOUNDS, DecodeRun, StepCost, StepShape
-from cost_models.step_cost import StepCostModel
+from cost_models.models import Model, NamedModel, Parallelism, model, model_names
+from cost_models.step_cost import BOUNDS, DecodeRun, StepCost, StepCostModel, StepShape
+from cost_models.weights import weight_dtype
 
 __all__ = [
     "BOUNDS",

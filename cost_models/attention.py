@@ -8,11 +8,16 @@ from dataclasses import replace
 
 from cost_models.calibration import Calibration
 from cost_models.deployment import Deployment
+from cost_models.engines import SHORT_CHUNK_TOKENS, ServingFacts
 from cost_models.gpus import Gpu
 from cost_models.models import Model
-from cost_models.operators.decode import DecodeBatch, DecodeKernel, batch_seconds, run_seconds
-from cost_models.operators.prefill import PrefillKernel
-from cost_models.serving import SHORT_CHUNK_TOKENS, ServingFacts
+from cost_models.operators.attention import (
+    DecodeBatch,
+    DecodeKernel,
+    PrefillKernel,
+    batch_seconds,
+    run_seconds,
+)
 
 MIN_LAUNCH_S = 1e-6
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.dtypes import WeightDtype, kv_dtype_bytes, weight_dtype
 from cost_models.engines import engine_defaults
 from cost_models.errors import SpecError
 from cost_models.gpus import Gpu, gpu
-from cost_models.models import Model, model
-from cost_models.parallel import Parallelism
+from cost_models.models import Model, Parallelism, model
+from cost_models.weights import WeightDtype, kv_dtype_bytes, model_weight_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +113,3 @@ class Deployment:
     def kv_element_bytes(self) -> int:
         """Bytes of one element of the KV cache."""
         return kv_dtype_bytes(self.kv_cache_dtype)
-
-
-def model_weight_dtype(spec: Model, name: str) -> WeightDtype:
-    """The weight dtype called `name`; `auto` is the checkpoint's own."""
-    return weight_dtype(spec.quantization or spec.dtype if name == "auto" else name)

@@ -8,6 +8,8 @@ from functools import cache
 from cost_models.catalog import number, read_table, resolve, text, whole
 from cost_models.errors import GIB, UnknownNameError
 
+_REFERENCE_PARTS = {"Hopper": "h100-sxm", "Ampere": "a100-sxm-80gb", "Ada": "l40s", "Blackwell": "b200"}
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -34,6 +36,11 @@ class Gpu:
     tdp_w: float
     source: str
     unchecked: str = ""
+
+    @property
+    def reference_part(self) -> str:
+        """The measured part of its architecture, whose efficiencies an unmeasured part takes; "" if none."""
+        return _REFERENCE_PARTS.get(self.arch.split(" ", 1)[0], "")
 
     @property
     def link_bytes_per_s(self) -> float:

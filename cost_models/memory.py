@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 
 from cost_models.catalog import number, numbers, text
 from cost_models.deployment import Deployment
-from cost_models.dtypes import weight_dtype
 from cost_models.engines import entry_since, is_v1
 from cost_models.errors import GIB, DoesNotFitError, SpecError
-from cost_models.layers import attention_linears, ffn_linears, weights_bytes
-from cost_models.models import Model
-from cost_models.parallel import Parallelism
+from cost_models.models import Model, Parallelism
+from cost_models.weights import attention_linears, ffn_linears, weight_dtype, weights_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,8 @@ from cost_models import (
     memory_plan,
     model,
 )
-from cost_models.deployment import model_weight_dtype
-from cost_models.layers import weights_bytes
 from cost_models.memory import kv_bytes_per_token, lora_bytes
+from cost_models.weights import model_weight_dtype, weights_bytes
 from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig, SpeculativeConfig
 from sim.cluster.capacity import kv_capacity_tokens
 from sim.cluster.external_cache import ExternalCacheSpec

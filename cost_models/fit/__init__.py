@@ -1,9 +1,8 @@
 """From measured operator tables to a calibration: read them, hold some out, fit, and say how well it went."""
 
 from cost_models.fit.aiconfigurator import read_aiconfigurator
-from cost_models.fit.calibrate import CalibrationReport, calibrate, save_calibration
+from cost_models.fit.calibrate import CalibrationReport, FitOutcome, calibrate, save_calibration
 from cost_models.fit.check import CheckReport, check_calibration
-from cost_models.fit.solver import FitOutcome
 from cost_models.fit.tables import OperatorTable, read_tables
 
 __all__ = [

@@ -1,5 +1,6 @@
-"""What is fitted: for each operator its parameters with physical bounds, its formula, and the datasheet
-roofline.
+"""What is fitted: for each operator its parameters, their physical bounds, its formula and the roofline.
+
+Bounds are (start, low, high) in seconds and shares; the roofline is that of the datasheet.
 """
 
 from __future__ import annotations
@@ -10,21 +11,9 @@ from functools import cache
 
 import numpy as np
 
-from cost_models.calibration import Calibration
-from cost_models.errors import CalibrationError
-from cost_models.fit import bounds
-from cost_models.fit.bounds import US, Bounds
-from cost_models.fit.tables import OperatorTable
-from cost_models.gpus import Gpu, gpu
-from cost_models.operators.collectives import all_reduce_s, custom_all_reduce_s, nccl_s, send_recv_s
-from cost_models.operators.decode import decode_attention_s
-from cost_models.operators.gemm import gemm_datasheet_s, gemm_s
-from cost_models.operators.moe import expert_loads, moe_s
-from cost_models.operators.prefill import prefill_attention_s
-from cost_models.operators.roofline import Floats
-from cost_models.operators.small_ops import PASSES, small_op_s
-from cost_models.parameters import (
+from cost_models.calibration import (
     AllReduceParams,
+    Calibration,
     DecodeParams,
     GemmParams,
     MoeParams,
@@ -33,6 +22,104 @@ from cost_models.parameters import (
     SendRecvParams,
     SmallOpParams,
 )
+from cost_models.errors import CalibrationError
+from cost_models.fit.tables import OperatorTable
+from cost_models.gpus import Gpu, gpu
+from cost_models.operators.attention import decode_attention_s, prefill_attention_s
+from cost_models.operators.collectives import all_reduce_s, custom_all_reduce_s, nccl_s, send_recv_s
+from cost_models.operators.products import expert_loads, gemm_datasheet_s, gemm_s, moe_s
+from cost_models.operators.roofline import PASSES, Floats, small_op_s
+
+US = 1e-6
+Bounds = tuple[float, float, float]
+
+EXPONENT: Bounds = (2.0, 0.7, 12.0)
+GEMM_BOUNDS: dict[str, Bounds] = {
+    "t0_s": (3 * US, 0.0, 20 * US),
+    "compute_efficiency": (0.8, 0.1, 1.0),
+    "memory_efficiency": (0.8, 0.1, 1.0),
+    "exponent": (2.5, 0.7, 20.0),
+    "edge_elements": (15.0, 0.0, 200.0),
+    "prologue_elements": (120.0, 0.0, 1000.0),
+    "split_s": (2 * US, 0.0, 10 * US),
+    "split_passes": (0.5, 0.0, 5.0),
+    "element_s": (0.1e-9, 0.0, 5e-9),
+    "wave_quantization": (0.3, 0.0, 1.0),
+    "throttle": (0.05, 0.0, 0.4),
+    "throttle_s": (500 * US, 100 * US, 0.1),
+    "l2_fraction": (0.3, 0.05, 1.0),
+    "l2_speedup": (1.5, 1.0, 10.0),
+}
+DECODE_BOUNDS: dict[str, Bounds] = {
+    "t0_s": (9 * US, 2 * US, 25 * US),
+    "memory_efficiency": (0.85, 0.2, 1.0),
+    "exponent": EXPONENT,
+    "cold_s": (8 * US, 0.0, 40 * US),
+    "wave_s": (4 * US, 0.3 * US, 12 * US),
+    "group_cost": (0.05, 0.0, 2.0),
+    "combine_s": (3 * US, 0.0, 12 * US),
+    "split_bandwidth": (30.0, 2.0, 200.0),
+    "l2_fraction": (0.7, 0.1, 2.0),
+    "l2_speedup": (1.2, 1.0, 8.0),
+}
+FA2_BOUNDS: dict[str, Bounds] = {
+    "reorder_s": (5 * US, 0.0, 15 * US),
+    "block_bandwidth": (1.2, 0.3, 10.0),
+    "tail": (0.3, 0.0, 1.0),
+}
+PREFILL_BOUNDS: dict[str, Bounds] = {
+    "t0_s": (8 * US, 2 * US, 25 * US),
+    "compute_efficiency": (0.6, 0.2, 1.0),
+    "memory_efficiency": (0.7, 0.05, 1.0),
+    "exponent": EXPONENT,
+    "io_exponent": (1.5, 0.7, 12.0),
+    "prologue_tokens": (100.0, 0.0, 2000.0),
+    "wave_quantization": (0.3, 0.0, 1.0),
+    "kv_write_efficiency": (0.8, 0.05, 1.0),
+    "kv_write_head_s": (1e-9, 0.0, 30e-9),
+    "l2_fraction": (0.5, 0.1, 2.0),
+    "l2_speedup": (2.0, 1.0, 20.0),
+}
+ALL_REDUCE_BOUNDS: dict[str, Bounds] = {
+    "one_shot_s": (4 * US, 0.1 * US, 40 * US),
+    "one_shot_per_gpu_s": (0.1 * US, 0.0, 5 * US),
+    "one_shot_efficiency": (0.6, 0.02, 1.0),
+    "two_shot_s": (8 * US, 0.1 * US, 60 * US),
+    "two_shot_per_gpu_s": (0.2 * US, 0.0, 10 * US),
+    "two_shot_efficiency": (0.7, 0.02, 1.0),
+}
+NCCL_BOUNDS: dict[str, Bounds] = {
+    "ll_s": (5 * US, 0.1 * US, 40 * US),
+    "ll_per_gpu_s": (1.5 * US, 0.0, 15 * US),
+    "ll_efficiency": (0.25, 0.01, 1.0),
+    "ring_s": (20 * US, 0.1 * US, 100 * US),
+    "ring_per_gpu_s": (1 * US, 0.0, 30 * US),
+    "ring_efficiency": (0.7, 0.01, 1.0),
+}
+SMALL_OP_BOUNDS: dict[str, Bounds] = {
+    "floor_s": (3 * US, 0.5 * US, 20 * US),
+    "memory_efficiency": (0.5, 0.02, 1.0),
+    "exponent": EXPONENT,
+}
+SEND_RECV_BOUNDS: dict[str, Bounds] = {
+    "intra_s": (10 * US, 1 * US, 200 * US),
+    "intra_bytes_per_s": (2e11, 1e9, 9e11),
+    "inter_s": (20 * US, 1 * US, 500 * US),
+    "inter_bytes_per_s": (2e10, 1e8, 9e11),
+}
+MOE_BOUNDS: dict[str, Bounds] = {
+    "t0_s": (25 * US, 3 * US, 80 * US),
+    "compute_efficiency": (0.5, 0.1, 1.0),
+    "memory_efficiency": (0.9, 0.3, 1.0),
+    "exponent": EXPONENT,
+    "padding": (0.3, 0.0, 1.0),
+    "prologue_elements": (100.0, 0.0, 3000.0),
+    "activation_passes": (1.0, 0.0, 20.0),
+    "hidden_passes": (1.0, 0.0, 20.0),
+    "skew": (1.0, 0.2, 1.5),
+    "wide_slowdown": (1.1, 1.0, 2.0),
+}
+SOFT = frozenset({"exponent", "io_exponent"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,36 +249,36 @@ def form(operator: str, part: Gpu) -> Form:
     older = not part.arch.startswith(("Hopper", "Blackwell"))
     kind = operator.partition(".")[0]
     if kind == "gemm":
-        limits = dict(bounds.GEMM_BOUNDS)
+        limits = dict(GEMM_BOUNDS)
         if operator.endswith("fp8"):
             limits |= {"quantize_passes": (2.5, 0.0, 10.0), "t0_s": (12 * US, 0.0, 40 * US)}
-        return Form(GemmParams, limits, {}, _gemm, bounds.SOFT)
+        return Form(GemmParams, limits, {}, _gemm, SOFT)
     if kind == "attn_decode":
         if older:
             return Form(
                 DecodeParams,
-                bounds.DECODE_BOUNDS | bounds.FA2_BOUNDS,
+                DECODE_BOUNDS | FA2_BOUNDS,
                 {"splits_mha": False},
                 _decode,
-                bounds.SOFT,
+                SOFT,
             )
-        return Form(DecodeParams, bounds.DECODE_BOUNDS, {}, _decode, bounds.SOFT)
+        return Form(DecodeParams, DECODE_BOUNDS, {}, _decode, SOFT)
     if kind == "attn_prefill":
         tile = 64 if older else 256 if part.arch.startswith("Blackwell") else 128
         packs = part.arch.startswith("Hopper")
         return Form(
             PrefillParams,
-            bounds.PREFILL_BOUNDS,
+            PREFILL_BOUNDS,
             {"tile_rows": tile, "packs_heads": packs},
             _prefill,
-            bounds.SOFT,
+            SOFT,
         )
     simple: dict[str, Form] = {
-        "all_reduce": Form(AllReduceParams, bounds.ALL_REDUCE_BOUNDS, {}, _custom_all_reduce),
-        "nccl": Form(NcclParams, bounds.NCCL_BOUNDS, {}, _nccl),
-        "small_op": Form(SmallOpParams, bounds.SMALL_OP_BOUNDS, {}, _small_op, bounds.SOFT),
-        "send_recv": Form(SendRecvParams, bounds.SEND_RECV_BOUNDS, {}, _send_recv),
-        "moe": Form(MoeParams, bounds.MOE_BOUNDS, {}, _moe, bounds.SOFT),
+        "all_reduce": Form(AllReduceParams, ALL_REDUCE_BOUNDS, {}, _custom_all_reduce),
+        "nccl": Form(NcclParams, NCCL_BOUNDS, {}, _nccl),
+        "small_op": Form(SmallOpParams, SMALL_OP_BOUNDS, {}, _small_op, SOFT),
+        "send_recv": Form(SendRecvParams, SEND_RECV_BOUNDS, {}, _send_recv),
+        "moe": Form(MoeParams, MOE_BOUNDS, {}, _moe, SOFT),
     }
     if kind not in simple:
         raise CalibrationError(f"no formula for operator {operator!r}")

@@ -19,10 +19,10 @@ from typing import TextIO
 
 import numpy as np
 
-from cost_models.dtypes import weight_dtype
 from cost_models.errors import CalibrationError, UnknownNameError
 from cost_models.gpus import gpu
 from cost_models.operators.roofline import Floats
+from cost_models.weights import weight_dtype
 
 HELD_OUT_EVERY = 5
 

@@ -1,1 +1,1 @@
-"""One module per kind of GPU work: each maps sizes to Seconds with a stated formula."""
+"""The kinds of GPU work: each function maps sizes to seconds with a stated formula."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.calibration import AllReduceParams, NcclParams, SendRecvParams
 from cost_models.gpus import Gpu
 from cost_models.operators.roofline import Floats
-from cost_models.parameters import AllReduceParams, NcclParams, SendRecvParams
 
 CUSTOM_ALL_REDUCE_LIMIT_BYTES = float(8 << 20)
 _BUS_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}

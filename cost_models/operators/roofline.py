@@ -1,4 +1,7 @@
-"""The soft maximum that all operators share, and the array type they compute with."""
+"""The soft maximum that all operators share, and the memory-bound kernels that need nothing else.
+
+Those are norms, rope, activation, residual, embedding and sampling.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cost_models.calibration import SmallOpParams
+from cost_models.gpus import Gpu
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -28,3 +34,20 @@ def soft_max(a: float, b: float, exponent: float) -> float:
     if b <= 0.0:
         return a
     return a * pow(1.0 + pow(b / a, exponent), 1.0 / exponent)
+
+
+# Passes of 16-bit rows of the operator's width through memory: operands read plus results written.
+PASSES = {
+    "emb": 2.0,
+    "input_layernorm": 2.0,
+    "post_attention_layernorm": 2.0,
+    "add": 3.0,
+    "attn_rope": 2.0,
+    "mlp_act": 3.0,
+}
+
+
+def small_op_s(moved_bytes: Floats, gpu: Gpu, params: SmallOpParams) -> Floats:
+    """Seconds of one elementwise kernel: pnorm(floor, bytes / (bw · efficiency), p), elementwise."""
+    stream_s = moved_bytes / (gpu.memory_bytes_per_s * params.memory_efficiency)
+    return pnorm(stream_s, 0.0 * stream_s + params.floor_s, params.exponent)

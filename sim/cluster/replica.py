@@ -14,7 +14,7 @@ from math import nan
 
 from simpy import Event
 
-from cost_models.shapes import BOUNDS
+from cost_models.step_cost import BOUNDS
 from scheduler import EngineCore, FinishReason, KVReport, Request, SchedulerOutput
 from scheduler.output import RequestOutput
 from sim.cluster.clock import Clock, LateEvent, late_alarm, late_timeout

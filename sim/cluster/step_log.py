@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.shapes import BOUNDS
+from cost_models.step_cost import BOUNDS
 from sim.values import Floats
 
 STEP_FIELDS = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.shapes import BOUNDS
+from cost_models.step_cost import BOUNDS
 from sim.cluster.recorder import Recorder, Status, TokenTimes
 from sim.cluster.step_log import StepTotals, add_histograms
 from sim.results.metrics import (

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from cost_models import gpu
-from cost_models.parameters import DecodeParams, GemmParams, PrefillParams
+from cost_models.calibration import DecodeParams, GemmParams, PrefillParams
 
 # 100 SMs, 100 TFLOP/s, 1 TB/s: a microsecond is 1e8 FLOPs or 1e6 bytes.
 ROUND_GPU = dataclasses.replace(

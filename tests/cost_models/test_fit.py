@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from cost_models import CalibrationError, calibration, gpu, load_calibration
+from cost_models.calibration import GemmParams, NcclParams
 from cost_models.fit import calibrate, check_calibration, read_tables, save_calibration
+from cost_models.fit.calibrate import fit
 from cost_models.fit.forms import datasheet, form, predict
-from cost_models.fit.solver import fit
 from cost_models.fit.tables import is_held_out
-from cost_models.operators.gemm import gemm_s
-from cost_models.parameters import GemmParams, NcclParams
+from cost_models.operators.products import gemm_s
 
 TRUE_NCCL = NcclParams(5e-6, 1e-6, 0.2, 30e-6, 2e-6, 0.7)
 

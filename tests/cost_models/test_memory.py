@@ -18,9 +18,9 @@ from cost_models import (
     weight_dtype,
 )
 from cost_models.errors import GIB
-from cost_models.layers import weights_bytes
 from cost_models.memory import forward_bytes, kv_bytes_per_token
 from cost_models.memory_check import check_rows
+from cost_models.weights import weights_bytes
 
 LLAMA_8B = model("meta-llama/Meta-Llama-3.1-8B").model
 LLAMA_70B = model("meta-llama/Meta-Llama-3.1-70B").model

@@ -8,7 +8,7 @@ import pytest
 from cost_models import Parallelism, UnknownNameError, gpu, gpu_names, model, model_names, weight_dtype
 from cost_models.catalog import read_table
 from cost_models.errors import GIB
-from cost_models.layers import weights_bytes
+from cost_models.weights import weights_bytes
 
 
 @pytest.mark.parametrize(

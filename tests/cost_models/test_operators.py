@@ -6,20 +6,30 @@ import numpy as np
 import pytest
 
 from cost_models import calibration, gpu
-from cost_models.operators.collectives import all_reduce_s, custom_all_reduce_s, nccl_s, send_recv_s
-from cost_models.operators.decode import DecodeKernel, batch_seconds, decode_attention_s
-from cost_models.operators.gemm import gemm_s, gemm_time, rising_gemm_time
-from cost_models.operators.moe import expert_loads, experts_touched, moe_s
-from cost_models.operators.prefill import PrefillKernel, prefill_attention_s
-from cost_models.operators.roofline import pnorm, soft_max
-from cost_models.operators.small_ops import small_op_s
-from cost_models.parameters import (
+from cost_models.calibration import (
     AllReduceParams,
     MoeParams,
     NcclParams,
     SendRecvParams,
     SmallOpParams,
 )
+from cost_models.operators.attention import (
+    DecodeKernel,
+    PrefillKernel,
+    batch_seconds,
+    decode_attention_s,
+    prefill_attention_s,
+)
+from cost_models.operators.collectives import all_reduce_s, custom_all_reduce_s, nccl_s, send_recv_s
+from cost_models.operators.products import (
+    expert_loads,
+    experts_touched,
+    gemm_s,
+    gemm_time,
+    moe_s,
+    rising_gemm_time,
+)
+from cost_models.operators.roofline import pnorm, small_op_s, soft_max
 from tests.cost_models.helpers import IDEAL_DECODE, IDEAL_GEMM, IDEAL_PREFILL, ROUND_GPU, floats
 
 

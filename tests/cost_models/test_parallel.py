@@ -3,7 +3,7 @@
 import pytest
 
 from cost_models import Parallelism, SpecError, model, weight_dtype
-from cost_models.layers import attention_linears, ffn_linears, head_parameters
+from cost_models.weights import attention_linears, ffn_linears, head_parameters
 
 LLAMA = model("meta-llama/Meta-Llama-3.1-70B").model
 BF16 = weight_dtype("bf16")

@@ -18,7 +18,7 @@ from cost_models import (
     gpu,
     model,
 )
-from cost_models.shapes import BOUNDS
+from cost_models.step_cost import BOUNDS
 
 MODELS = {
     "dense": StepCostModel(Deployment.of("meta-llama/Meta-Llama-3.1-8B", "h100-sxm")),

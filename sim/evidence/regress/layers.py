@@ -22,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models import StepCost, StepShape
-from cost_models.shapes import DecodeRun
+from cost_models.step_cost import DecodeRun
 from scheduler import EngineCore, Request, SchedulerOutput
 from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.speculation import FixedDrafter

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cost_models import Calibration, EngineProfile, ServingFacts
-from cost_models.parameters import (
+from cost_models.calibration import (
     AllReduceParams,
     DecodeParams,
     GemmParams,

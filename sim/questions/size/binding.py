@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import isfinite, nan
 
 from cost_models import StepCostModel
-from cost_models.shapes import StepShape
+from cost_models.step_cost import StepShape
 from sim.questions.size.candidates import Candidate
 from sim.questions.size.promise import CLOSE, JOINT, Judgement
 
