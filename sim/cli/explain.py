@@ -54,71 +54,59 @@ def explain(
     The cause is printed first, the remedies when they have been simulated. A run folder is run again from its
     scenario, which gives the same run. Screen, tables and figures go into the run's folder, below explain/.
     """
-    from sim.cli.progress import points_bar, progress_bar
+    from sim.cli.options import run_options
+    from sim.cli.progress import progress_bar
+    from sim.cli.tail import finish, watched
     from sim.errors import InputError
-    from sim.questions.explain import check_question, screen
+    from sim.questions.explain import Source, check_question
     from sim.questions.explain import explain as explain_run
-    from sim.questions.explain.explain import write
-    from sim.questions.explain.figures import draw_all
-    from sim.questions.explain.remedies import Source
-    from sim.questions.explain.tables import render_tables
+    from sim.questions.explain.document import of_tables
+    from sim.report import text
+    from sim.report.document import Document
     from sim.results import run_folder
 
     name = "e2e" if metric is Metric.E2EL else metric.value
     check_question(name, percentile, with_remedies=not no_remedies)
+    options = run_options(workers, allow_plugins=allow_plugins)
     source = Source.of(run, tuple(overrides or ()))
     scenario = source.load()
     try:
         with progress_bar("requests") as progress:
-            answer = explain_run(
-                source,
-                name,
-                percentile,
-                with_remedies=False,
-                progress=progress,
-                allow_plugins=allow_plugins,
+            found = explain_run(
+                source, name, percentile, with_remedies=False, options=options, progress=progress
             )
     except InputError as error:
         if source.run is None:
             raise
-        typer.echo(render_tables(run_folder.load(source.run), name, percentile, str(error)))
+        tables = run_folder.load(source.run)
+        typer.echo(text.render(of_tables(tables, name, percentile, str(error))))
         return
-    result = answer.observed.result
+    result = found.observed.result
     if source.run is not None:
         _note_differences(source.run, result.summary)
-        kept = source.run
-    else:
-        kept = out / run_folder.folder_name(scenario)
-        if not _is_kept(kept, result.summary):
-            kept = run_folder.write(result, out)
-    folder = answer.folder(kept)
-    first, second = screen.findings(answer), screen.consequences(answer)
+    elif not _is_kept(out / run_folder.folder_name(scenario), result.summary):
+        run_folder.write(result, out)
     if not as_json:
-        typer.echo(f"{first}\n")
-    write(answer, folder, f"{first}\n\n{second}")
-    failures = {} if no_figures else draw_all(answer.observed, answer.cause, folder)
-    if not no_remedies and answer.may_have_remedies:
+        typer.echo(text.render(Document(found.question, found.findings())), nl=False)
+        typer.echo("\n")
+    folder = found.write(out, draw=False)
+    if not no_remedies and found.may_have_remedies:
+        resumes = f"the cause stands in {folder}, and remedies that were simulated are found again"
         try:
-            with points_bar() as bar:
-                answer = answer.with_remedies(
-                    workers=workers, on_progress=bar.update, allow_plugins=allow_plugins
-                )
-        except KeyboardInterrupt:
-            message = "interrupted: the cause stands there, and remedies that were simulated are found again"
-            typer.echo(f"results in {folder}; {message}", err=True)
-            raise typer.Exit(130) from None
+            with watched(options, resumes) as (bar, watched_options):
+                found = found.with_remedies(watched_options)
+        except typer.Exit:  # interrupted: the cause shall have its figures all the same
+            if not no_figures:
+                found.draw(folder)
+            raise
         typer.echo(f"remedies: {bar.told}", err=True)
-        second = screen.consequences(answer)
-        write(answer, folder, f"{first}\n\n{second}")
+        found.write(out, draw=False)
     if as_json:
-        typer.echo(json.dumps(answer.as_json(), indent=2, allow_nan=False, ensure_ascii=False))
+        typer.echo(found.json_text(), nl=False)
     else:
-        typer.echo(second)
+        typer.echo("\n\n".join(text.blocks(found.consequences())))
     typer.echo(f"results in {folder}", err=True)
-    for figure, reason in failures.items():
-        typer.echo(f"error: figure {figure} could not be drawn: {reason}", err=True)
-    if failures:
-        raise typer.Exit(1)
+    finish(found, folder, figures=not no_figures)
 
 
 def _is_kept(folder: Path, summary: object) -> bool | None:

@@ -186,6 +186,6 @@ def test_the_worst_stretch_is_where_the_burst_came():
     assert 60 <= window.line_since_s <= 65 < window.start_s <= 90
     assert window.rate_since_per_s > 3 * window.mean_rate_per_s
     assert "waited already: the line had stood since 6" in " ".join(
-        words.worst_minute_in_words(found, 1, observed.result.setup.engine)
+        words.worst_minute_in_words(found, window, 1, observed.result.setup.engine)
     )
     assert window.slow == window.all_slow == found.slow.size

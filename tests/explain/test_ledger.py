@@ -114,7 +114,7 @@ def assert_gaps_are_those_of_the_metric(observed: Observed) -> None:
     assert gaps.size == known.size
     if not known.size:
         return
-    expanded = np.repeat(gaps.values, gaps.counts)
+    expanded = np.repeat(gaps.latency_s, gaps.counts)
     for percent in (1, 50, 90, 99, 100):
         assert np.percentile(expanded, percent) == pytest.approx(percentile(known, percent), abs=EXACT_S)
     for columns in gaps.parts:

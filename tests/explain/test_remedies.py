@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.jobs.options import RunOptions
 from sim.questions.explain.candidates import Candidate
 from sim.questions.explain.observe import observe
 from sim.questions.explain.remedies import (
@@ -13,7 +14,7 @@ from sim.questions.explain.remedies import (
     Remedy,
     Source,
     _changed,
-    baseline_effect,
+    as_it_is,
     prompt_edges,
     ranked,
     try_remedies,
@@ -40,8 +41,8 @@ def tried(tmp_path: Path, *overrides: str) -> tuple[Effect, list[Remedy]]:
     source = Source(str(write_scenario(tmp_path, TIGHT)))
     observed = observe(source.load())
     proposals = [Candidate(text, (text,)) for text in overrides]
-    remedies = try_remedies(source, observed.result.scenario, proposals, 99, workers=1)
-    return baseline_effect(observed, 99), remedies
+    remedies = try_remedies(source, observed.result.scenario, proposals, 99, options=RunOptions(workers=1))
+    return as_it_is(observed, 99).as_it_is, remedies
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +101,7 @@ def test_blocks_that_were_given_follow_the_memory_plan(tmp_path: Path):
 
 def test_ttft_by_length_of_prompt(tmp_path: Path):
     source = Source(str(write_scenario(tmp_path, TIGHT)))
-    effect = baseline_effect(observe(source.load()), 99, [0, 1000])
+    effect = as_it_is(observe(source.load()), 99, [0, 1000]).as_it_is
     short, long = effect.by_prompt
     assert short.num_requests == 40
     assert long.num_requests == 0

@@ -4,5 +4,6 @@
 """
 
 from sim.questions.explain.explain import Explanation, check_question, explain
+from sim.questions.explain.remedies import Source
 
-__all__ = ["Explanation", "check_question", "explain"]
+__all__ = ["Explanation", "Source", "check_question", "explain"]

@@ -7,38 +7,44 @@
 3. `candidates` proposes changes of the scenario that can matter for this cause;
 4. `try_remedies` simulates each of them with the same requests and seed.
 
-`words` and `screen` say it to people.
+`document` shows it, in the sentences of `words` and with the plates of `figures`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from sim.cluster.world import Progress as RunProgress
+from sim.cluster.world import Progress
 from sim.errors import input_error
-from sim.jobs.options import Progress
+from sim.jobs.options import RunOptions
+from sim.questions.explain import document
 from sim.questions.explain.candidates import candidates, facts_of
 from sim.questions.explain.cause import METRICS, Cause, find_cause
+from sim.questions.explain.figures import plates
 from sim.questions.explain.observe import Observed, observe
 from sim.questions.explain.parts import PARTS
 from sim.questions.explain.remedies import (
     ITL_PERCENTILES,
     Effect,
+    Effects,
     Remedy,
     Source,
-    baseline_effect,
-    prompt_edges,
+    as_it_is,
     ranked,
     try_remedies,
     verdict,
 )
 from sim.questions.explain.words import cause_in_words
+from sim.report.answer import Answer
+from sim.report.document import Block, Plate
+from sim.results import run_folder
 from sim.values import Json, plain_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SUMMARY_KEYS = {"ttft": "ttft", "itl": "itl", "e2e": "e2el"}
 """How JSON files call the metrics: as vLLM does."""
@@ -55,74 +61,99 @@ _OF_THE_RUN = (
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Answer):
     """The cause of one percentile of one metric of one run, and what came of changes that may help.
 
-    `baseline` is what the run itself showed, in the form of the remedies' effects. `class_edges`: lower edges
-    of the classes of prompt length, tokens; empty if prompts are of one kind. `remedies` is None where none
-    were simulated.
+    `effects.remedies` is None where none were simulated. `tables()` has the parts of the TTFT and E2E of
+    every request, s.
     """
+
+    kind: ClassVar[str] = "explain"
+    owns_folder: ClassVar[bool] = False
 
     source: Source
     observed: Observed
     cause: Cause
-    baseline: Effect
-    class_edges: tuple[int, ...]
-    remedies: tuple[Remedy, ...] | None = None
+    effects: Effects
+
+    @property
+    def question(self) -> str:
+        """The value that is explained."""
+        return document.title(self.observed, self.cause)
 
     @property
     def may_have_remedies(self) -> bool:
         """Whether anything was found that a change could help."""
         return bool(self.cause.slow.size or self.cause.preemption.count)
 
-    def with_remedies(
-        self,
-        *,
-        workers: int | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
-        allow_plugins: bool = False,
-    ) -> Explanation:
+    def with_remedies(self, options: RunOptions | None = None) -> Explanation:
         """The same with every change simulated that may help. What was simulated is kept and found again."""
         proposals = candidates(facts_of(self.observed, self.cause))
-        remedies = try_remedies(
-            self.source,
-            self.observed.result.scenario,
-            proposals,
-            self.cause.percentile,
-            class_edges=self.class_edges,
-            workers=workers,
-            on_progress=on_progress,
-            allow_plugins=allow_plugins,
-        )
-        return replace(self, remedies=tuple(remedies))
+        scenario, edges = self.observed.result.scenario, self.effects.class_edges
+        remedies = try_remedies(self.source, scenario, proposals, self.cause.percentile, edges, options)
+        return replace(self, effects=replace(self.effects, remedies=tuple(remedies)))
 
-    def folder(self, run: Path) -> Path:
-        """Where the explanation stands in the folder of a run."""
+    def findings(self) -> list[Block]:
+        """What was found in the run itself."""
+        return list(document.findings(self.observed, self.cause))
+
+    def consequences(self) -> list[Block]:
+        """What came of changes, and what to know of all this."""
+        return list(document.consequences(self.cause, self.effects, self.observed.result.summary))
+
+    def blocks(self) -> Sequence[Block]:
+        """Everything below the title."""
+        return [*self.findings(), *self.consequences()]
+
+    def plates(self) -> Sequence[Plate]:
+        """Where the time goes, and the worst stretch of the run."""
+        return plates(self.observed, self.cause)
+
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """The parts of every request."""
+        return {"parts.csv": self.observed.table()}
+
+    def texts(self) -> Mapping[str, str]:
+        """The document as text."""
+        return {"explain.txt": f"{self.as_text()}\n"}
+
+    def write(self, root: Path | str | None = None, *, draw: bool = True) -> Path:
+        """Write everything below the folder of the run: the one that was named, or else the scenario's below
+        `root` (by default `runs`); return the folder. Raises `InputError` if that fails.
+        """
+        return super().write("runs" if root is None else root, draw=draw)
+
+    def folder_in(self, root: Path) -> Path:
+        """`<run>/explain/<metric>-p<percentile>`."""
+        run = self.source.run or root / run_folder.folder_name(self.observed.result.scenario)
         return run / "explain" / f"{SUMMARY_KEYS[self.cause.metric]}-p{self.cause.percentile:g}"
 
     def as_json(self) -> dict[str, Json]:
         """Everything that was found, for programs. Times in s."""
-        cause, summary = self.cause, self.observed.result.summary
+        cause, effects, summary = self.cause, self.effects, self.observed.result.summary
         remedies = None
-        if self.remedies is not None:
-            remedies = [
-                _remedy_json(one, self.baseline, cause.metric) for one in ranked(self.remedies, cause.metric)
-            ]
-        document = {
-            "explanation": {
-                **asdict(cause),
-                "metric": SUMMARY_KEYS[cause.metric],
-                "top_cause": cause.top,
-                "weight": cause.weight,
-                "in_words": cause_in_words(cause, self.observed.result.setup.engine),
-            },
-            "as_it_is": _effect_json(self.baseline),
-            "remedies": remedies,
-            "prompt_classes": {"lower_edges": self.class_edges, "as_it_is": self.baseline.by_prompt},
-            "parts": {part.key: {"label": part.label, "meaning": part.meaning} for part in PARTS},
-            "run": {key: summary[key] for key in _OF_THE_RUN},
-        }
-        plain = plain_json(document)
+        if effects.remedies is not None:
+            best_first = ranked(effects.remedies, cause.metric)
+            remedies = [_remedy_json(remedy, effects.as_it_is, cause.metric) for remedy in best_first]
+        plain = plain_json(
+            {
+                "explanation": {
+                    **asdict(cause),
+                    "metric": SUMMARY_KEYS[cause.metric],
+                    "top_cause": cause.top,
+                    "weight": cause.weight,
+                    "in_words": cause_in_words(cause, self.observed.result.setup.engine),
+                },
+                "as_it_is": _effect_json(effects.as_it_is),
+                "remedies": remedies,
+                "prompt_classes": {
+                    "lower_edges": effects.class_edges,
+                    "as_it_is": effects.as_it_is.by_prompt,
+                },
+                "parts": {part.key: {"label": part.label, "meaning": part.meaning} for part in PARTS},
+                "run": {key: summary[key] for key in _OF_THE_RUN},
+            }
+        )
         assert isinstance(plain, dict)
         return plain
 
@@ -141,9 +172,9 @@ def _remedy_json(remedy: Remedy, baseline: Effect, metric: str) -> dict[str, obj
 
 def _effect_json(effect: Effect) -> dict[str, object]:
     latency_s = {SUMMARY_KEYS[metric]: value for metric, value in effect.latency_s.items()}
-    document = {**asdict(effect), "latency_s": latency_s}
-    del document["by_prompt"]
-    return document
+    own = {**asdict(effect), "latency_s": latency_s}
+    del own["by_prompt"]
+    return own
 
 
 def explain(
@@ -152,24 +183,29 @@ def explain(
     percentile: float = 99.0,
     *,
     with_remedies: bool = True,
-    progress: RunProgress | None = None,
-    allow_plugins: bool = False,
+    options: RunOptions | None = None,
+    progress: Progress | None = None,
 ) -> Explanation:
     """Say why a percentile of `ttft`, `e2e` or `itl` of a scenario is what it is, and what would change it.
 
-    `source` is a scenario (name or path) or the folder of a run. Raises `InputError` for what cannot be read,
-    run or explained.
+    >>> from sim.jobs.options import RunOptions
+    >>> source = Source("kv-starved", ("workload.num_requests=60",))
+    >>> found = explain(source, "ttft", 90, with_remedies=False)
+    >>> found.cause.top, found.cause.slow.size
+    ('kv_blocks', 6)
+    >>> ax = found.plot("decomposition")
+
+    `source` is a scenario (its name or path) or the folder of a run. `options` say how remedies are
+    simulated; `progress(time_s, ended, requests)` is called now and then while the run itself is. Raises
+    `InputError` for what cannot be read, run or explained.
     """
     check_question(metric, percentile, with_remedies=with_remedies)
     source = Source.of(source) if isinstance(source, str) else source
+    allow_plugins = options is not None and options.allow_plugins
     observed = observe(source.load(), progress=progress, allow_plugins=allow_plugins)
     cause = find_cause(observed, metric, percentile)
-    class_edges = _prompt_classes(observed)
-    baseline = baseline_effect(observed, percentile, class_edges)
-    found = Explanation(source, observed, cause, baseline, class_edges)
-    if with_remedies and found.may_have_remedies:
-        return found.with_remedies(allow_plugins=allow_plugins)
-    return found
+    found = Explanation(source, observed, cause, as_it_is(observed, percentile))
+    return found.with_remedies(options) if with_remedies and found.may_have_remedies else found
 
 
 def check_question(metric: str, percentile: float, *, with_remedies: bool) -> None:
@@ -178,24 +214,3 @@ def check_question(metric: str, percentile: float, *, with_remedies: bool) -> No
         raise input_error(f"must be one of {', '.join(METRICS)}", where=f"metric {metric}")
     if metric == "itl" and with_remedies and percentile not in ITL_PERCENTILES:
         raise input_error("of ITL 50, 90, 95 and 99, or any other with --no-remedies", where="--percentile")
-
-
-def _prompt_classes(observed: Observed) -> tuple[int, ...]:
-    """Lower edges of the classes of prompt length, if prompts are of several kinds."""
-    times = observed.result.times
-    budget = observed.result.setup.replica.scheduler.max_num_batched_tokens
-    return tuple(prompt_edges(times.prompt_tokens[times.done].astype(np.float64), budget))
-
-
-def write(explanation: Explanation, folder: Path, screen: str) -> None:
-    """Write `explain.json`, the parts of every request, and the screen as text; `InputError` if it fails."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(explanation.as_json(), indent=2, allow_nan=False, ensure_ascii=False)
-        (folder / "explain.json").write_text(text + "\n", encoding="utf-8")
-        (folder / "explain.txt").write_text(screen + "\n", encoding="utf-8")
-        explanation.observed.table().to_csv(folder / "parts.csv", index=False, lineterminator="\n")
-    except OSError as error:
-        raise input_error(
-            f"cannot be written: {(error.strerror or str(error)).lower()}", where=str(folder)
-        ) from None

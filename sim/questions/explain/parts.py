@@ -86,7 +86,7 @@ class SortedLatencies:
     then.
     """
 
-    values: Floats
+    latency_s: Floats
     counts: Ints
     order: Ints
     parts: Sequence[PartColumns]
@@ -113,11 +113,11 @@ class Band:
         return f"p{self.low:g}–p{self.high:g}"
 
 
-def in_order(values: Floats, parts: Sequence[PartColumns], counts: Ints | None = None) -> SortedLatencies:
+def in_order(latency_s: Floats, parts: Sequence[PartColumns], counts: Ints | None = None) -> SortedLatencies:
     """Sort latencies, ties in the order given."""
-    order = np.argsort(values, kind="stable")
-    counts = np.ones(len(values), dtype=np.int64) if counts is None else counts
-    return SortedLatencies(values[order], counts[order], order, parts)
+    order = np.argsort(latency_s, kind="stable")
+    counts = np.ones(len(latency_s), dtype=np.int64) if counts is None else counts
+    return SortedLatencies(latency_s[order], counts[order], order, parts)
 
 
 def weights(of: SortedLatencies, low: float, high: float) -> Ints:
@@ -148,7 +148,7 @@ def band(of: SortedLatencies, low: float, high: float) -> Band:
     for columns in of.parts:
         sums[list(columns.columns)] += as_given[start : start + len(columns.parts)] @ columns.parts
         start += len(columns.parts)
-    mean_s = float(weight @ of.values / total)
+    mean_s = float(weight @ of.latency_s / total)
     return Band(low, high, total, mean_s, dict(zip(KEYS, (sums / total).tolist(), strict=True)))
 
 

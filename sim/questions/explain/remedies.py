@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.errors import InputError, input_error
-from sim.jobs.options import Progress, RunOptions
+from sim.jobs.options import RunOptions
 from sim.jobs.points import Outcome, Point, run_points
 from sim.jobs.store import Samples
 from sim.jobs.worker import request_samples
@@ -92,32 +92,31 @@ class Remedy:
     error: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What the run showed as it is, and what came of each change; `remedies` is None where none were tried.
+
+    `class_edges`: lower edges of the classes of prompt length, tokens; empty if prompts are of one kind.
+    """
+
+    as_it_is: Effect
+    class_edges: tuple[int, ...] = ()
+    remedies: tuple[Remedy, ...] | None = None
+
+
 def try_remedies(
     source: Source,
     baseline: Scenario,
     proposals: Sequence[Candidate],
     percentile: float,
-    *,
     class_edges: Sequence[int] = (),
-    workers: int | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    allow_plugins: bool = False,
+    options: RunOptions | None = None,
 ) -> list[Remedy]:
-    """Simulate every proposal; one that cannot be made says why in its `error`. `class_edges`: lower edges of
-    classes of prompt length.
-    """
-    made = [_changed(source, baseline, change, allow_plugins=allow_plugins) for change in proposals]
-    outcomes = iter(
-        run_points(
-            [
-                Point(scenario, {"remedy": change.label})
-                for change, scenario in zip(proposals, made, strict=True)
-                if isinstance(scenario, Scenario)
-            ],
-            columns=_COLUMNS,
-            options=RunOptions(workers=workers, on_progress=on_progress, allow_plugins=allow_plugins),
-        )
-    )
+    """Simulate every proposal; one that cannot be made says why in its `error`."""
+    options = options or RunOptions()
+    made = [_changed(source, baseline, change, allow_plugins=options.allow_plugins) for change in proposals]
+    points = [Point(scenario) for scenario in made if isinstance(scenario, Scenario)]
+    outcomes = iter(run_points(points, columns=_COLUMNS, options=options))
     return [
         _judged(change, next(outcomes), percentile, class_edges)
         if isinstance(scenario, Scenario)
@@ -155,11 +154,18 @@ def _judged(change: Candidate, outcome: Outcome, percentile: float, class_edges:
     return Remedy(change, effect, outcome.error)
 
 
-def baseline_effect(observed: Observed, percentile: float, class_edges: Sequence[int] = ()) -> Effect:
-    """What the observed run showed, in the form in which remedies are judged."""
+def as_it_is(observed: Observed, percentile: float, class_edges: Sequence[int] | None = None) -> Effects:
+    """What the observed run showed, in the form in which remedies are judged.
+
+    `class_edges` are by default those of the workload.
+    """
     result = observed.result
+    if class_edges is None:
+        prompts = result.times.prompt_tokens[result.times.done].astype(np.float64)
+        class_edges = prompt_edges(prompts, result.setup.replica.scheduler.max_num_batched_tokens)
     samples = request_samples(result, _COLUMNS)
-    return _effect(result.summary, samples, result.scenario.warmup_s, percentile, class_edges)
+    effect = _effect(result.summary, samples, result.scenario.warmup_s, percentile, class_edges)
+    return Effects(effect, tuple(class_edges))
 
 
 def _effect(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sim.questions.explain.cause import Cause
+from sim.questions.explain.cause import Cause, Window
 from sim.questions.explain.parts import LABELS
 from sim.results.preemptions import USUAL_PREEMPTIONS
 from sim.scenario.engine import EngineSection
 
-NAMES = {"ttft": "TTFT", "e2e": "E2E latency", "itl": "ITL"}
+METRIC_NAMES = {"ttft": "TTFT", "e2e": "E2E latency", "itl": "ITL"}
+NOTHING_FINISHED = "Nothing to explain: no request that counts has finished."
 
 
 def seconds(value: float | None) -> str:
@@ -27,7 +28,7 @@ def cause_in_words(cause: Cause, engine: EngineSection) -> list[str]:
     """The top cause, and what backs it."""
     top = cause.top
     if top is None:
-        return [nothing(cause), *_uncounted(cause)]
+        return [_nothing(cause), *_uncounted(cause)]
     of = "gaps" if cause.metric == "itl" else "requests"
     slow, middle = cause.slow, cause.middle
     lines = [_headline(cause, top, of)]
@@ -57,11 +58,11 @@ def _uncounted(cause: Cause) -> list[str]:
     return [f"Not in these numbers, however long they waited: {counts}."]
 
 
-def nothing(cause: Cause) -> str:
+def _nothing(cause: Cause) -> str:
     """Why there is nothing to explain."""
     if cause.metric == "itl":
         return "Nothing to explain: no finished request has two tokens, so there is no gap between tokens."
-    return "Nothing to explain: no request that counts has finished."
+    return NOTHING_FINISHED
 
 
 def _headline(cause: Cause, top: str, of: str) -> str:
@@ -133,11 +134,10 @@ def _second(cause: Cause, top: str) -> str | None:
     return f"Next: {name_of(key, cause.metric)}, {slow_s} ({middle_s} in the middle)."
 
 
-def worst_minute_in_words(cause: Cause, num_replicas: int, engine: EngineSection) -> list[str]:
+def worst_minute_in_words(
+    cause: Cause, window: Window, num_replicas: int, engine: EngineSection
+) -> list[str]:
     """The worst stretch of time and what was different in it."""
-    window = cause.window
-    if window is None:
-        return []
     of = "gaps ended" if cause.metric == "itl" else "requests arrived"
     width_s = window.end_s - window.start_s
     name = "Worst minute" if width_s == 60 else f"Worst {width_s:.3g} s"
