@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sim.errors import Fault, InputError
     from sim.jobs.options import RunOptions
     from sim.questions.compare import compare
+    from sim.questions.explain import explain
     from sim.questions.size import size
     from sim.questions.sweep import sweep
     from sim.results.run_folder import SavedRun, load_run
@@ -34,6 +35,7 @@ __all__ = [
     "SavedRun",
     "Scenario",
     "compare",
+    "explain",
     "load_run",
     "load_scenario",
     "simulate",
@@ -49,6 +51,7 @@ _HOMES = {
     "SavedRun": ".results.run_folder",
     "Scenario": ".scenario",
     "compare": ".questions.compare",
+    "explain": ".questions.explain",
     "load_run": ".results.run_folder",
     "load_scenario": ".scenario",
     "simulate": ".simulation",

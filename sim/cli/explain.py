@@ -73,7 +73,13 @@ def explain(
     try:
         with progress_bar("requests") as progress:
             found = explain_run(
-                source, name, percentile, with_remedies=False, options=options, progress=progress
+                run,
+                name,
+                percentile,
+                overrides=overrides or (),
+                with_remedies=False,
+                options=options,
+                progress=progress,
             )
     except InputError as error:
         if source.run is None:

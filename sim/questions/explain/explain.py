@@ -178,29 +178,29 @@ def _effect_json(effect: Effect) -> dict[str, object]:
 
 
 def explain(
-    source: Source | str,
+    run: str | Path,
     metric: str = "ttft",
     percentile: float = 99.0,
     *,
+    overrides: Sequence[str] = (),
     with_remedies: bool = True,
     options: RunOptions | None = None,
     progress: Progress | None = None,
 ) -> Explanation:
     """Say why a percentile of `ttft`, `e2e` or `itl` of a scenario is what it is, and what would change it.
 
-    >>> from sim.jobs.options import RunOptions
-    >>> source = Source("kv-starved", ("workload.num_requests=60",))
-    >>> found = explain(source, "ttft", 90, with_remedies=False)
+    >>> small = ["workload.num_requests=60"]
+    >>> found = explain("kv-starved", "ttft", 90, overrides=small, with_remedies=False)
     >>> found.cause.top, found.cause.slow.size
     ('kv_blocks', 6)
     >>> ax = found.plot("decomposition")
 
-    `source` is a scenario (its name or path) or the folder of a run. `options` say how remedies are
-    simulated; `progress(time_s, ended, requests)` is called now and then while the run itself is. Raises
-    `InputError` for what cannot be read, run or explained.
+    `run` is a scenario (its name or path, with `overrides`) or the folder of a run. `options` say how
+    remedies are simulated; `progress(time_s, ended, requests)` is called now and then while the run itself
+    is. Raises `InputError` for what cannot be read, run or explained.
     """
     check_question(metric, percentile, with_remedies=with_remedies)
-    source = Source.of(source) if isinstance(source, str) else source
+    source = Source.of(str(run), tuple(overrides))
     allow_plugins = options is not None and options.allow_plugins
     observed = observe(source.load(), progress=progress, allow_plugins=allow_plugins)
     cause = find_cause(observed, metric, percentile)
