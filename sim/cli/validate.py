@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from sim.cli.options import AsJson, run_options
 
-    from sim.evidence.validate import MeasuredRun, Selection
+if TYPE_CHECKING:
+    from sim.evidence.validate import Selection, Validation
+    from sim.jobs.options import RunOptions
 
 
 class Part(StrEnum):
@@ -39,7 +40,7 @@ def validate(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first requests of each run")] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="processes")] = 1,
-    out: Annotated[Path, typer.Option(help="folder of validation.csv, figures")] = Path("runs/validate"),
+    out: Annotated[Path, typer.Option(help="folder of tables, pages and figures")] = Path("runs/validate"),
     bands: Annotated[
         Path | None,
         typer.Option(help="also write the errors by kind of run here: the bands shown with predictions"),
@@ -52,6 +53,7 @@ def validate(
             help="say what each term of the cost model buys: simulate all anew without each of them",
         ),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Simulate measured runs of real engines and report the errors.
 
@@ -61,10 +63,10 @@ def validate(
     With --ablate the table is another one: the errors with one term of the cost model off at a time, and
     those of the uncalibrated roofline. It takes ten times as long; --limit and --source keep it to minutes.
     """
-    from sim.cli.options import run_options
-    from sim.cli.tail import watched
-    from sim.evidence.validate import Selection, read_measured_runs, replay_all
-    from sim.evidence.validate.report import error_lines, final_lines, write_bands, write_csv, write_overlays
+    from sim.cli.tail import give_answer
+    from sim.evidence.validate import Selection, Validation, read_measured_runs, replay_all
+    from sim.evidence.validate.ablations import ablate as leave_out
+    from sim.evidence.validate.answer import write_bands
 
     columns = {name: value for name, _, value in (each.partition("=") for each in assign or ())}
     selection = Selection(
@@ -76,40 +78,24 @@ def validate(
         part=part.value,
     )
     runs, remarks = read_measured_runs(file, selection, columns)
+
+    def replay(options: RunOptions) -> Validation:
+        found = Validation(file, replay_all(runs, limit_requests=limit, options=options), remarks)
+        if bands is not None:
+            command = _command(file, quality, selection, columns, limit)
+            write_bands(bands, found.replayed, command)
+        return found
+
     if ablate:
-        _ablate(runs, limit, jobs, out)
-        return
-    with watched(run_options(jobs)) as (_, options):
-        replayed = replay_all(runs, limit_requests=limit, options=options)
-    out.mkdir(parents=True, exist_ok=True)
-    write_csv(out / "validation.csv", replayed)
-    if bands is not None:
-        write_bands(bands, replayed, _command(file, quality, selection, columns, limit))
-    drawn = write_overlays(replayed, out / "figures") if figures else []
-    simulated = sum(1 for each in replayed if each.reason is None)
-    typer.echo(f"{file}: {simulated} of {len(runs)} runs simulated")
-    for line in [*remarks, "", *error_lines(replayed)]:
-        typer.echo(line)
-    typer.echo(f"written: {out / 'validation.csv'}" + (f", {len(drawn)} figures" if drawn else ""))
-    for line in final_lines(replayed):
-        typer.echo(line)
-    if not simulated:
-        raise typer.Exit(1)
-
-
-def _ablate(runs: Sequence[MeasuredRun], limit: int | None, jobs: int, out: Path) -> None:
-    """Print the errors term by term, and leave them as `ablations.md`."""
-    from sim.cli.options import run_options
-    from sim.cli.tail import watched
-    from sim.evidence.validate.ablations import ablate, ablation_lines, ablation_markdown
-
-    with watched(run_options(jobs)) as (_, options):
-        table = ablate(runs, limit_requests=limit, options=options)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "ablations.md").write_text("\n".join(ablation_markdown(table)) + "\n", encoding="utf-8")
-    for line in ablation_lines(table):
-        typer.echo(line)
-    typer.echo(f"written: {out / 'ablations.md'}")
+        give_answer(
+            lambda options: leave_out(runs, limit_requests=limit, options=options),
+            run_options(jobs),
+            out,
+            figures=False,
+            as_json=as_json,
+        )
+    else:
+        give_answer(replay, run_options(jobs), out, figures=figures, as_json=as_json)
 
 
 def _command(

@@ -13,10 +13,11 @@ from cost_models import ServingFacts, engine_profile
 from sim.cli.commands import app
 from sim.errors import InputError
 from sim.evidence.validate import MeasuredRun, read_measured_runs, replay_all
-from sim.evidence.validate.ablations import VARIANTS, Ablation, ablate, ablation_lines
+from sim.evidence.validate.ablations import VARIANTS, Ablation, Ablations, ablate
 from sim.evidence.validate.replay import Variant
 from sim.evidence.validate.scoring import held_out
 from sim.evidence.validate.serving_fit import _changed, fit_serving
+from sim.report.document import Table
 from tests.validate.helpers import PLAIN, write_runs
 
 RUNS = [
@@ -46,7 +47,7 @@ def as_measured(
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ablation]:
     runs = as_measured(tmp_path_factory.mktemp("runs"))
-    return {each.name: each for each in ablate(runs)}
+    return {each.name: each for each in ablate(runs).variants}
 
 
 def test_the_full_model_explains_its_own_runs_and_the_bare_roofline_does_not(
@@ -79,14 +80,15 @@ def test_every_term_off_moves_what_it_is_for(term: str, metric: str, table: dict
 
 def test_the_front_end_is_all_of_the_time_that_it_is_said_to_be(tmp_path: Path) -> None:
     runs = as_measured(tmp_path)[:1]
-    _, without = ablate(runs, variants=VARIANTS[:3:2])
+    _, without = ablate(runs, variants=VARIANTS[:3:2]).variants
     (one,) = without.errors["ttft_mean"].worst
     assert one.measured - one.simulated == pytest.approx(1e3 * engine_profile("0.16.0").frontend_s)
 
 
 def test_the_table_has_a_line_for_every_variant(table: dict[str, Ablation]) -> None:
-    lines = ablation_lines(list(table.values()))
-    assert [line[2:44].strip() for line in lines[3:]] == [variant.name for variant in VARIANTS]
+    (shown,) = Ablations(tuple(table.values())).blocks()
+    assert isinstance(shown, Table)
+    assert [row[0] for row in shown.rows] == ["rows", *(variant.name for variant in VARIANTS)]
 
 
 def test_validate_prints_the_table_and_leaves_it_as_markdown(tmp_path: Path) -> None:
@@ -96,7 +98,7 @@ def test_validate_prints_the_table_and_leaves_it_as_markdown(tmp_path: Path) -> 
     result = CliRunner().invoke(app, [*arguments, "--out", str(out)])
     assert result.exit_code == 0
     assert "datasheet roofline" in result.stdout
-    assert (out / "ablations.md").read_text().startswith("| | tpot_mean | e2e_mean | ttft_mean |")
+    assert "|  | tpot_mean | e2e_mean | ttft_mean |" in (out / "ablations" / "report.md").read_text()
 
 
 def test_a_fit_finds_the_constant_that_the_runs_were_made_with(tmp_path: Path) -> None:

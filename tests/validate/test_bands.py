@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sim.evidence.validate import MeasuredRun, ReplayedRun
-from sim.evidence.validate.report import make_bands
+from sim.evidence.validate.answer import make_bands
 from sim.evidence.validate.scoring import MetricError
 from sim.results import error_bands
 from sim.results.error_bands import Kind, error_band, fell_behind, nearest_band

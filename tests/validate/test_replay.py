@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cost_models import Deployment, StepCostModel, engine_profile
-from sim.evidence.validate import ReplayedRun, Selection, read_measured_runs, replay_all
-from sim.evidence.validate.report import error_lines, final_lines, write_csv
+from sim.evidence.validate import ReplayedRun, Selection, Validation, read_measured_runs, replay_all
 from sim.evidence.validate.run_table import read_runs
 from sim.jobs.options import Progress, RunOptions
 from tests.validate.helpers import PLAIN, one_run, write_requests, write_runs
@@ -73,7 +72,7 @@ def test_what_cannot_be_simulated_says_why_and_stops_nobody_else(tmp_path: Path)
     assert "nobody/nothing" in reasons[1]
     assert "fit" in reasons[2]
     assert "load is unknown" in reasons[3]
-    report = "\n".join(error_lines(outcomes))
+    report = Validation(path, outcomes).as_text()
     assert "line 5: no-load: load is unknown" in report
 
 
@@ -119,9 +118,10 @@ def test_the_answer_ends_with_one_line_a_metric(tmp_path: Path) -> None:
         PLAIN | SYNC | {"run_id": "slower", "tpot_mean_ms": repr(2 * true_ms)},
     )
     outcomes = replay_all(read_runs(path).runs)
-    assert final_lines(outcomes) == ["validate: tpot_mean median 25.0 % p90 45.0 % over 2 rows"]
-    write_csv(tmp_path / "validation.csv", outcomes)
-    lines = (tmp_path / "validation.csv").read_text().splitlines()
+    found = Validation(path, outcomes)
+    assert found.final_lines() == ["validate: tpot_mean median 25.0 % p90 45.0 % over 2 rows"]
+    folder = found.write(tmp_path / "out", draw=False)
+    lines = (folder / "validation.csv").read_text().splitlines()
     assert len(lines) == 3
     assert lines[1].startswith("right,runs,h100-sxm,0.16.0,")
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from cost_models import Calibration, EngineProfile, ServingFacts
 from cost_models.calibration import (
@@ -24,8 +26,14 @@ from sim.evidence.validate.replay import SHIPPED, Variant, replay_all
 from sim.evidence.validate.run_table import MeasuredRun
 from sim.evidence.validate.scoring import ErrorSummary, errors_by_metric
 from sim.jobs.options import RunOptions
+from sim.report.answer import Answer, records
+from sim.report.document import Block, Table
+from sim.values import Json
 
-__all__ = ["ABLATED_METRICS", "VARIANTS", "Ablation", "ablate", "ablation_lines", "ablation_markdown"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ABLATED_METRICS", "VARIANTS", "Ablation", "Ablations", "ablate"]
 
 #: What the table shows of each variant.
 ABLATED_METRICS = ("tpot_mean", "e2e_mean", "ttft_mean", "ttft_p99", "saturated_out_tput_tok_s")
@@ -37,6 +45,57 @@ class Ablation:
 
     name: str
     errors: dict[str, ErrorSummary]
+
+
+@dataclass(frozen=True)
+class Ablations(Answer):
+    """The errors of the full model, and of each of its variants."""
+
+    kind: ClassVar[str] = "ablation"
+
+    variants: tuple[Ablation, ...]
+
+    @property
+    def question(self) -> str:
+        """What each term buys."""
+        return "What each term buys: median absolute error % (median signed error %), a term off at a time"
+
+    @property
+    def _metrics(self) -> list[str]:
+        return [name for name in ABLATED_METRICS if any(name in each.errors for each in self.variants)]
+
+    def folder_in(self, root: Path) -> Path:
+        """`root`/ablations."""
+        return root / "ablations"
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Median, p90 and bias (%) by variant and metric."""
+        import pandas as pd
+
+        rows = [
+            (each.name, metric, e.rows, e.median, e.p90, e.bias)
+            for each in self.variants
+            for metric, e in each.errors.items()
+        ]
+        columns = ["variant", "metric", "rows", "median_percent", "p90_percent", "bias_percent"]
+        return {"ablations.csv": pd.DataFrame(rows, columns=columns)}
+
+    def as_json(self) -> dict[str, Json]:
+        """The rows of the table."""
+        return {"errors": records(self.tables()["ablations.csv"])}
+
+    def blocks(self) -> list[Block]:
+        """A table with a variant a row."""
+        metrics = self._metrics
+        rows = [(each.name, *(_cell(each.errors.get(name)) for name in metrics)) for each in self.variants]
+        counts = [max(each.errors[m].rows for each in self.variants if m in each.errors) for m in metrics]
+        header = ("", *(name.removesuffix("_tok_s") for name in metrics))
+        right = (False, *(True for _ in metrics))
+        return [Table(header, (("rows", *map(str, counts)), *rows), right)]
+
+
+def _cell(errors: ErrorSummary | None) -> str:
+    return "" if errors is None else f"{errors.median:.1f} ({errors.bias:+.1f})"
 
 
 def _no_host(profile: EngineProfile) -> EngineProfile:
@@ -138,46 +197,13 @@ def ablate(
     limit_requests: int | None = None,
     variants: Sequence[Variant] = VARIANTS,
     options: RunOptions | None = None,
-) -> list[Ablation]:
+) -> Ablations:
     """Simulate the runs once for every variant."""
     options = (options or RunOptions()).over_many_calls()
-    table = []
+    found = []
     for variant in variants:
         replayed = replay_all(runs, limit_requests=limit_requests, variant=variant, options=options)
         errors = errors_by_metric(error for each in replayed for error in each.errors)
-        table.append(
-            Ablation(variant.name, {name: errors[name] for name in ABLATED_METRICS if name in errors})
-        )
-    return table
-
-
-def ablation_lines(table: Sequence[Ablation]) -> list[str]:
-    """The table for a terminal: median and bias of each metric, a variant a line."""
-    metrics = [metric for metric in ABLATED_METRICS if any(metric in each.errors for each in table)]
-    names = {metric: metric.removesuffix("_tok_s").replace("saturated_", "sat ") for metric in metrics}
-    rows = {
-        metric: max(each.errors[metric].rows for each in table if metric in each.errors) for metric in metrics
-    }
-    lines = [
-        "What each term buys: median absolute error % (median signed error %), a term off at a time",
-        f"  {'':42}" + "".join(f"{names[metric]:>19}" for metric in metrics),
-        f"  {'rows':42}" + "".join(f"{rows[metric]:>19}" for metric in metrics),
-    ]
-    for each in table:
-        cells = [f"{_cell(each.errors.get(metric)):>19}" for metric in metrics]
-        lines.append(f"  {each.name:42}" + "".join(cells))
-    return lines
-
-
-def ablation_markdown(table: Sequence[Ablation]) -> list[str]:
-    """The same as a table of a document."""
-    metrics = [metric for metric in ABLATED_METRICS if any(metric in each.errors for each in table)]
-    lines = [f"| | {' | '.join(metrics)} |", "|---|" + "---|" * len(metrics)]
-    return lines + [
-        f"| {each.name} | {' | '.join(_cell(each.errors.get(metric)) for metric in metrics)} |"
-        for each in table
-    ]
-
-
-def _cell(errors: ErrorSummary | None) -> str:
-    return "" if errors is None else f"{errors.median:.1f} ({errors.bias:+.1f})"
+        shown = {name: errors[name] for name in ABLATED_METRICS if name in errors}
+        found.append(Ablation(variant.name, shown))
+    return Ablations(tuple(found))
