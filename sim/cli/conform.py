@@ -13,9 +13,8 @@ def conform(
 ) -> None:
     """Replay recorded engine runs; exit 0 only if every step of every case is identical."""
     from sim.evidence.conform import conform as replay
-    from sim.evidence.conform import render
 
     outcome = replay(paths)
-    typer.echo(render(outcome))
+    typer.echo(outcome.as_text())
     if not outcome.passed:
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.evidence.conform import conform, render
+from sim.evidence.conform import conform
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -20,5 +20,5 @@ def test_every_recorded_run_of_a_release_is_identical(
 ) -> None:
     """With requests in steady decode taken together, and with every request walked over in every step."""
     report = conform([GOLDEN / release], plain=plain)
-    assert render(report).splitlines()[-1] == f"conform: {cases} of {cases} cases identical ({steps} steps)"
+    assert report.as_text().splitlines()[-1] == f"conform: {cases} of {cases} cases identical ({steps} steps)"
     assert report.passed

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.evidence.conform import conform, render
+from sim.evidence.conform import conform
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "0.16.0"
 
@@ -35,7 +35,7 @@ def test_a_recorded_run_that_was_altered_is_found_at_the_altered_step(tmp_path: 
     assert case.difference is not None
     assert case.difference.keys == ("sch",)
     assert case.difference.recorded["sch"] != case.difference.replayed["sch"]
-    assert "conform: 0 of 1 cases identical" in render(report)
+    assert "conform: 0 of 1 cases identical" in report.as_text()
 
 
 def test_other_settings_than_the_recorded_ones_do_not_conform(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_bad_file_is_reported_and_the_others_are_still_replayed(
     (fault,) = report.faults
     assert "bad-0.json.gz" in str(fault)
     assert message in str(fault)
-    assert "bad-0.json.gz" in render(report)
+    assert "bad-0.json.gz" in report.as_text()
 
 
 def test_paths_that_do_not_exist_are_all_named_before_anything_runs(tmp_path: Path) -> None:

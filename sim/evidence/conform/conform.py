@@ -1,7 +1,8 @@
-"""Replays recorded runs one after another and keeps, for each, the first place where this engine differs."""
+"""Replays recorded runs one after another and tells, for each, the first place where this engine differs."""
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,8 +12,11 @@ from scheduler import InvariantError
 from sim.errors import Fault, InputError
 from sim.evidence.conform.case import Case, Record, find_case_files, load_case
 from sim.evidence.conform.replay import Replay
+from sim.report import text
+from sim.report.document import Block, Preformatted, Table
 
 _INFORMATIONAL = ("cov",)
+_WIDEST_VALUE = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,23 @@ class CaseResult:
         """Every record and the final state are the same."""
         return self.difference is None
 
+    @property
+    def description(self) -> str:
+        """Where the case first differs, and what was recorded and replayed there."""
+        difference = self.difference
+        if difference is None:
+            return f"{self.name}: identical"
+        place = "final state" if difference.step is None else f"step {difference.step}"
+        of = f"{self.identical_steps} of {self.steps} steps identical"
+        lines = [f"{self.name}: {of}, first difference at {place}"]
+        if difference.error:
+            lines.append(f"  engine: {difference.error}")
+        for key in difference.keys:
+            lines.append(f"  {key}")
+            lines.append(f"    recorded: {_value(difference.recorded, key)}")
+            lines.append(f"    replayed: {_value(difference.replayed, key)}")
+        return "\n".join(lines)
+
 
 @dataclass(slots=True)
 class ConformReport:
@@ -75,6 +96,28 @@ class ConformReport:
         for case in self.cases:
             families.setdefault(case.family, []).append(case)
         return families
+
+    def blocks(self) -> list[Block]:
+        """A row a family, the first difference of every case that fails, and the sum of all."""
+        rows = tuple(
+            (
+                family,
+                str(len(cases)),
+                str(sum(case.steps for case in cases)),
+                str(sum(case.identical for case in cases)),
+            )
+            for family, cases in self.families().items()
+        )
+        differing = [case.description for case in self.cases if case.difference]
+        faults = "\n".join(map(str, self.faults))
+        total = f"conform: {self.identical} of {len(self.cases)} cases identical ({self.steps} steps)"
+        told = [*differing, *([faults] if faults else []), total]
+        table = Table(("family", "cases", "steps", "identical"), rows, (False, True, True, True))
+        return [table, *map(Preformatted, told)]
+
+    def as_text(self) -> str:
+        """The report as the command prints it; its last line counts identical cases and the steps of all."""
+        return "\n\n".join(text.blocks(self.blocks()))
 
 
 def conform(
@@ -133,6 +176,13 @@ def _first_difference(case: Case, plain: bool) -> tuple[int, Difference | None]:
         where = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
         return identical, Difference(_step_of(recorded, {}), (), recorded, {}, message)
+
+
+def _value(record: Record, key: str) -> str:
+    if key not in record:
+        return "absent"
+    told = json.dumps(record[key])
+    return told if len(told) <= _WIDEST_VALUE else told[:_WIDEST_VALUE] + " …"
 
 
 def _step_of(recorded: Record, made: Record) -> int | None:

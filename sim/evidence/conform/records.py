@@ -7,7 +7,7 @@ import zlib
 from scheduler import EngineCore, EngineCoreOutputs, FinishReason, KVReport, Request, SchedulerOutput
 from scheduler.stats import PrefixCacheStats
 from sim.evidence.conform.case import Case, Record
-from sim.evidence.conform.model import PretendedModel
+from sim.evidence.conform.pretended import PretendedModel
 
 _LARGEST_QUEUE_RECORDED = 3000
 
