@@ -21,7 +21,8 @@ from cost_models.errors import CalibrationError, CostModelError, DoesNotFitError
 from cost_models.gpus import Gpu, gpu, gpu_names
 from cost_models.hf_config import model_from_hf_config
 from cost_models.memory import MemoryPlan, memory_plan
-from cost_models.models import Model, NamedModel, Parallelism, model, model_names
+from cost_models.models import Model, Parallelism
+from cost_models.named_models import NamedModel, model, model_names
 from cost_models.step_cost import BOUNDS, DecodeRun, StepCost, StepCostModel, StepShape
 from cost_models.weights import weight_dtype
 

@@ -1,94 +1,109 @@
-"""Reads the packaged fact tables and resolves the names people use to the names the tables use."""
+"""Reads tables of facts, checks their fields, and resolves the names people use to names of the tables."""
 
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import TypeAlias, cast
 
-from cost_models.errors import UnknownNameError
-
-TomlValue: TypeAlias = "str | int | float | bool | list[TomlValue] | dict[str, TomlValue]"
-TomlTable: TypeAlias = dict[str, TomlValue]
-
-_HEADER = re.compile(r"""^\[{1,2}(?:"(?P<quoted>[^"]*)"|(?P<bare>[\w-]+))""", re.MULTILINE)
+from cost_models.errors import SpecError, UnknownNameError
 
 
-class _Entries(Mapping[str, TomlTable]):
-    """The tables of a TOML file by name, each parsed when it is first looked at: a run wants few of them.
+class Fields:
+    """Typed values of a table that somebody wrote.
 
-    A header (`[name]`, `["name".part]`, `[[name]]`) begins a line, and nothing else does with a bracket.
+    A value that is missing or of the wrong type is noted in `faults`, and something harmless stands in for it
+    until `check` raises them all.
     """
 
-    def __init__(self, toml: str) -> None:
-        self._parsed: dict[str, TomlTable] = {}
-        self._texts: dict[str, str] = {}
-        headers = list(_HEADER.finditer(toml))
-        ends = [header.start() for header in headers[1:]] + [len(toml)]
-        for header, end in zip(headers, ends, strict=True):
-            name = header["quoted"] or header["bare"]
-            self._texts[name] = self._texts.get(name, "") + toml[header.start() : end]
+    def __init__(self, values: Mapping[str, object], where: str, faults: list[str] | None = None) -> None:
+        """`where` names the table in errors."""
+        self.values = values
+        self.where = where
+        self.faults: list[str] = [] if faults is None else faults
 
-    def __getitem__(self, name: str) -> TomlTable:
-        if name not in self._parsed:
-            self._parsed[name] = cast("TomlTable", tomllib.loads(self._texts[name])[name])
-        return self._parsed[name]
+    def check(self) -> None:
+        """Raise SpecError with all faults so far, if there are any."""
+        if self.faults:
+            raise SpecError(self.where, self.faults)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._texts
+    def whole(self, *names: str, default: int | None = None, least: int = 0) -> int:
+        """The whole number, not below `least`, under the first of `names` that is there; without a default,
+        one of them must be.
+        """
+        value = self._first(names, default)
+        if value is None:
+            return least
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            wanted = "a positive whole number" if least == 1 else f"a whole number from {least} on"
+            self.faults.append(f"{self._given(names)} must be {wanted}, not {value!r}")
+            return least
+        return value
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
+    def number(self, name: str, default: float | None = None) -> float:
+        """The number under `name`; without a default it must be there."""
+        return self._float(name, self._first((name,), default))
 
-    def __len__(self) -> int:
-        return len(self._texts)
+    def numbers(self, name: str) -> list[float]:
+        """The list of numbers under `name`, which must be there."""
+        values = self._first((name,), None)
+        if not isinstance(values, list):
+            self.faults.append(f"{name} must be a list of numbers, not {values!r}")
+            return []
+        return [self._float(name, value) for value in values]
+
+    def text(self, name: str, default: str = "") -> str:
+        """The text under `name`."""
+        value = self._first((name,), default)
+        if not isinstance(value, str):
+            self.faults.append(f"{name} must be text, not {value!r}")
+            return default
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """The true or false under `name`."""
+        value = self._first((name,), default)
+        if not isinstance(value, bool):
+            self.faults.append(f"{name} must be true or false, not {value!r}")
+            return default
+        return value
+
+    def table(self, name: str) -> Fields | None:
+        """The table within this one, whose faults count as faults of this one; None where there is none."""
+        value = self.values.get(name)
+        return Fields(value, f"{self.where}: {name}", self.faults) if isinstance(value, dict) else None
+
+    def _first(self, names: tuple[str, ...], default: object) -> object:
+        for name in names:
+            if self.values.get(name) is not None:
+                return self.values[name]
+        if default is None:
+            self.faults.append(f"{' or '.join(names)} is missing")
+        return default
+
+    def _given(self, names: tuple[str, ...]) -> str:
+        return next(name for name in names if self.values.get(name) is not None)
+
+    def _float(self, name: str, value: object) -> float:
+        if value is None:
+            return 0.0
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            self.faults.append(f"{name} must be a number, not {value!r}")
+            return 0.0
+        return float(value)
 
 
 @cache
-def read_table(file_name: str) -> Mapping[str, TomlTable]:
-    """The entries of `cost_models/data/<file_name>`, a TOML file with one table per entry."""
-    return _Entries((files(__package__) / "data" / file_name).read_text(encoding="utf-8"))
+def read_table(file_name: str) -> Mapping[str, Mapping[str, object]]:
+    """The entries of `cost_models/data/<file_name>`, a TOML file with one table per entry; read once."""
+    return tomllib.loads((files(__package__) / "data" / file_name).read_text(encoding="utf-8"))
 
 
-def number(table: Mapping[str, TomlValue], key: str, default: float = 0.0) -> float:
-    """`table[key]` as a float, `default` where it is missing."""
-    value = table.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{key} = {value!r} is not a number")
-    return float(value)
-
-
-def numbers(table: Mapping[str, TomlValue], key: str) -> list[float]:
-    """`table[key]` as a list of floats."""
-    values = table[key]
-    if not isinstance(values, list):
-        raise TypeError(f"{key} = {values!r} is not a list")
-    return [number({key: value}, key) for value in values]
-
-
-def whole(table: Mapping[str, TomlValue], key: str, default: int = 0) -> int:
-    """`table[key]` as an int, `default` where it is missing."""
-    return int(number(table, key, default))
-
-
-def text(table: Mapping[str, TomlValue], key: str, default: str = "") -> str:
-    """`table[key]` as a string, `default` where it is missing."""
-    return str(table.get(key, default))
-
-
-def flag(table: Mapping[str, TomlValue], key: str) -> bool:
-    """`table[key]` as a bool, False where it is missing."""
-    return bool(table.get(key, False))
-
-
-def subtable(table: Mapping[str, TomlValue], key: str) -> TomlTable | None:
-    """`table[key]` as a nested table, None where it is missing."""
-    value = table.get(key)
-    return value if isinstance(value, dict) else None
+def entry(file_name: str, name: str) -> Fields:
+    """The fields of one entry of a table that is there."""
+    return Fields(read_table(file_name)[name], f"{file_name}: {name}")
 
 
 def _plain(name: str) -> str:

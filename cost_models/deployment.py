@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from cost_models.engines import engine_defaults
 from cost_models.errors import SpecError
 from cost_models.gpus import Gpu, gpu
-from cost_models.models import Model, Parallelism, model
+from cost_models.models import Model, Parallelism
+from cost_models.named_models import model
 from cost_models.weights import WeightDtype, kv_dtype_bytes, model_weight_dtype
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
-from cost_models.catalog import TomlTable, flag, number, read_table, subtable, text, whole
+from cost_models.catalog import Fields, entry, read_table
 from cost_models.errors import GIB, SpecError
 from cost_models.gpus import Gpu, gpu
 from cost_models.models import Model
@@ -79,15 +79,13 @@ def is_v1(version: str) -> bool:
     return version_key(version) >= (0, 8)
 
 
-def _entries(table: str) -> list[TomlTable]:
-    return cast("list[TomlTable]", read_table("engines.toml")[table])
-
-
-def entry_since(table: str, version: str) -> TomlTable:
+@cache
+def entry_since(table: str, version: str) -> Fields:
     """The last entry of `table` in the engine data whose `since` is not newer than `version`."""
     key = version_key(version)
-    older = [row for row in _entries(table) if version_key(text(row, "since")) <= key]
-    return older[-1] if older else _entries(table)[0]
+    rows = cast("list[dict[str, str]]", read_table("engines.toml")[table])
+    older = [row for row in rows if version_key(row["since"]) <= key]
+    return Fields(older[-1] if older else rows[0], f"engines.toml: {table} of {version}")
 
 
 @cache
@@ -95,14 +93,14 @@ def engine_profile(version: str) -> EngineProfile:
     """Host times of the release `version`, or of the nearest older one that was measured."""
     row = entry_since("profiles", version)
     return EngineProfile(
-        step_host_s=number(row, "step_host_s"),
-        request_host_s=number(row, "request_host_s"),
-        step_gap_s=number(row, "step_gap_s"),
-        frontend_s=number(row, "frontend_s"),
-        frontend_stream_s=number(row, "frontend_stream_s"),
-        eager_layer_s=number(row, "eager_layer_s"),
-        sampler_bytes_per_logit=number(row, "sampler_bytes_per_logit"),
-        source=text(row, "source"),
+        step_host_s=row.number("step_host_s"),
+        request_host_s=row.number("request_host_s"),
+        step_gap_s=row.number("step_gap_s"),
+        frontend_s=row.number("frontend_s"),
+        frontend_stream_s=row.number("frontend_stream_s"),
+        eager_layer_s=row.number("eager_layer_s"),
+        sampler_bytes_per_logit=row.number("sampler_bytes_per_logit"),
+        source=row.text("source"),
     )
 
 
@@ -115,24 +113,23 @@ def engine_defaults(version: str, gpu_name: str | Gpu, entry_point: str = "serve
         raise SpecError(f"entry point {entry_point!r}", ["expected server or llm"])
     part = gpu(gpu_name) if isinstance(gpu_name, str) else gpu_name
     row = entry_since("defaults", version)
-    limits = subtable(row, "large" if _is_large(part) else "rest") or {}
+    limits = row.table("large" if _is_large(part) else "rest")
+    assert limits is not None
     return EngineDefaults(
-        max_num_seqs=whole(limits, "max_num_seqs"),
-        max_num_batched_tokens=whole(limits, entry_point),
-        gpu_memory_utilization=number(row, "gpu_memory_utilization"),
-        async_scheduling=flag(row, "async_scheduling"),
-        cuda_graphs_in_budget=number(entry_since("memory", version), "cuda_graph_share") > 0,
-        source=text(row, "source"),
-        assumed=text(row, "assumed"),
+        max_num_seqs=limits.whole("max_num_seqs"),
+        max_num_batched_tokens=limits.whole(entry_point),
+        gpu_memory_utilization=row.number("gpu_memory_utilization"),
+        async_scheduling=row.flag("async_scheduling"),
+        cuda_graphs_in_budget=entry_since("memory", version).number("cuda_graph_share", 0.0) > 0,
+        source=row.text("source"),
+        assumed=row.text("assumed"),
     )
 
 
 def _is_large(part: Gpu) -> bool:
-    row = read_table("engines.toml")["large_gpus"]
-    small_ones = cast("list[str]", row["except"])
-    return part.memory_bytes >= number(row, "memory_gib") * GIB and not part.name.startswith(
-        tuple(small_ones)
-    )
+    row = entry("engines.toml", "large_gpus")
+    small_ones = cast("list[str]", row.values["except"])
+    return part.memory_bytes >= row.number("memory_gib") * GIB and not part.name.startswith(tuple(small_ones))
 
 
 def cudagraph_capture_sizes(max_num_seqs: int, max_num_batched_tokens: int) -> tuple[int, ...]:
@@ -198,15 +195,15 @@ class ServingFacts:
 def serving_facts(part: Gpu) -> ServingFacts:
     """The facts of a part, or of the reference part of its architecture; neutral where there is neither."""
     table = read_table("serving.toml")
-    row = table.get(part.name) or table.get(part.reference_part, {})
+    row = Fields(table.get(part.name) or table.get(part.reference_part, {}), f"serving.toml: {part.name}")
     return ServingFacts(
-        weight_stream_gain=number(row, "weight_stream_gain", 1.0),
-        single_row_gain=number(row, "single_row_gain", 1.0),
-        layer_gap_s=number(row, "layer_gap_s"),
-        mixed_decode_slowdown=number(row, "mixed_decode_slowdown", 1.0),
-        mixed_block_bandwidth=number(row, "mixed_block_bandwidth"),
-        compute_derate=number(row, "compute_derate", 1.0),
-        source=text(row, "source"),
+        weight_stream_gain=row.number("weight_stream_gain", 1.0),
+        single_row_gain=row.number("single_row_gain", 1.0),
+        layer_gap_s=row.number("layer_gap_s", 0.0),
+        mixed_decode_slowdown=row.number("mixed_decode_slowdown", 1.0),
+        mixed_block_bandwidth=row.number("mixed_block_bandwidth", 0.0),
+        compute_derate=row.number("compute_derate", 1.0),
+        source=row.text("source"),
     )
 
 
@@ -215,5 +212,4 @@ def samples_top_p(spec: Model) -> bool:
 
     That is what the model's generation_config.json asks for; most do. Known exceptions stand in the data.
     """
-    row = read_table("sampling.toml").get(spec.name)
-    return row is None or not flag(row, "plain")
+    return spec.name not in read_table("sampling.toml") or not entry("sampling.toml", spec.name).flag("plain")

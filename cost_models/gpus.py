@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from cost_models.catalog import number, read_table, resolve, text, whole
+from cost_models.catalog import entry, read_table, resolve
 from cost_models.errors import GIB, UnknownNameError
 
 _REFERENCE_PARTS = {"Hopper": "h100-sxm", "Ampere": "a100-sxm-80gb", "Ada": "l40s", "Blackwell": "b200"}
@@ -90,25 +90,27 @@ def gpu(name: str) -> Gpu:
     except UnknownNameError as unknown:
         ids = dict.fromkeys(_aliases().get(s, s) for s in unknown.suggestions)
         raise UnknownNameError("gpu", name, list(ids)) from None
-    row = table[key]
-    logged = "cuda_total_gib" in row
-    total_gib = number(row, "cuda_total_gib") or number(row, "memory_gb") * _REPORTED_GIB_PER_LABEL_GB
-    return Gpu(
+    row = entry("gpus.toml", key)
+    logged = "cuda_total_gib" in row.values
+    total_gib = row.number("cuda_total_gib", 0.0) or row.number("memory_gb") * _REPORTED_GIB_PER_LABEL_GB
+    part = Gpu(
         name=key,
-        form=text(row, "form"),
-        arch=text(row, "arch"),
-        sm_count=whole(row, "sm_count"),
-        l2_bytes=number(row, "l2_mb") * 1e6,
-        bf16_flop_per_s=number(row, "bf16_tflops") * 1e12,
-        fp8_flop_per_s=number(row, "fp8_tflops") * 1e12,
-        int8_op_per_s=number(row, "int8_tflops") * 1e12,
-        fp4_flop_per_s=number(row, "fp4_tflops") * 1e12,
+        form=row.text("form"),
+        arch=row.text("arch"),
+        sm_count=row.whole("sm_count"),
+        l2_bytes=row.number("l2_mb") * 1e6,
+        bf16_flop_per_s=row.number("bf16_tflops") * 1e12,
+        fp8_flop_per_s=row.number("fp8_tflops", 0.0) * 1e12,
+        int8_op_per_s=row.number("int8_tflops", 0.0) * 1e12,
+        fp4_flop_per_s=row.number("fp4_tflops", 0.0) * 1e12,
         memory_bytes=total_gib * GIB,
         memory_is_logged=logged,
-        memory_bytes_per_s=number(row, "memory_gb_per_s") * 1e9,
-        nvlink_bytes_per_s=number(row, "nvlink_gb_per_s") * 1e9,
-        pcie_bytes_per_s=number(row, "pcie_gb_per_s") * 1e9,
-        tdp_w=number(row, "tdp_w"),
-        source=text(row, "source"),
-        unchecked=text(row, "unchecked"),
+        memory_bytes_per_s=row.number("memory_gb_per_s") * 1e9,
+        nvlink_bytes_per_s=row.number("nvlink_gb_per_s", 0.0) * 1e9,
+        pcie_bytes_per_s=row.number("pcie_gb_per_s", 0.0) * 1e9,
+        tdp_w=row.number("tdp_w", 0.0),
+        source=row.text("source"),
+        unchecked=row.text("unchecked"),
     )
+    row.check()
+    return part

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cost_models.catalog import number, numbers, text
 from cost_models.deployment import Deployment
 from cost_models.engines import entry_since, is_v1
 from cost_models.errors import GIB, DoesNotFitError, SpecError
@@ -170,16 +169,16 @@ def _plan(deployment: Deployment, sampler: str, chunked: bool, total_bytes: floa
     tokens = deployment.max_num_batched_tokens
     if not chunked and not is_v1(deployment.engine_version) and deployment.max_model_len:
         tokens = deployment.max_model_len
-    sampler_kind = sampler if sampler != "auto" else text(facts, "sampler")
-    non_torch = numbers(facts, "non_torch_gib")
+    sampler_kind = sampler if sampler != "auto" else facts.text("sampler")
+    non_torch = facts.numbers("non_torch_gib")
     doublings = min(max(parallel.tensor - 1, 0).bit_length(), len(non_torch) - 1)
     budget = deployment.gpu_memory_utilization * total_bytes
     weights = weights_bytes(spec, parallel, deployment.weight_dtype)
     forward = forward_bytes(spec, parallel, tokens)
     forward += spec.vision_profile_gib * GIB
-    logit_bytes = 0.0 if spec.is_pooling else number(facts, f"{sampler_kind}_bytes_per_logit")
+    logit_bytes = 0.0 if spec.is_pooling else facts.number(f"{sampler_kind}_bytes_per_logit", 0.0)
     sampling = float(deployment.max_num_seqs * spec.vocab) * logit_bytes
-    graphs = 0.0 if deployment.enforce_eager else number(facts, "cuda_graph_share") * weights
+    graphs = 0.0 if deployment.enforce_eager else facts.number("cuda_graph_share", 0.0) * weights
     left = budget - weights - max(forward, sampling) - non_torch[doublings] * GIB - graphs
     per_token = kv_bytes_per_token(deployment)
     return MemoryPlan(

@@ -11,7 +11,8 @@ from cost_models.engines import version_key
 from cost_models.errors import GIB, CostModelError
 from cost_models.gpus import gpu
 from cost_models.memory import MemoryPlan, memory_plan
-from cost_models.models import Parallelism, model
+from cost_models.models import Parallelism
+from cost_models.named_models import model
 
 # What a log calls a quantisation → weight dtype.
 _QUANTIZATIONS = {

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
-from cost_models.catalog import flag, nearest, number, read_table, resolve, subtable, text, whole
-from cost_models.errors import SpecError, UnknownNameError
+from cost_models.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,97 +96,6 @@ class Model:
     def kind(self) -> str:
         """dense, moe or mla: the class that error tables group models by."""
         return "mla" if self.mla else "moe" if self.moe else "dense"
-
-
-@dataclass(frozen=True, slots=True)
-class NamedModel:
-    """What a model name stands for: the model, and the weight dtype that the spelling implies (None: the
-    model's own).
-    """
-
-    model: Model
-    weight_dtype: str | None
-
-
-@cache
-def _aliases() -> dict[str, str]:
-    return {alias: alias for alias in read_table("model_aliases.toml")}
-
-
-def model_names() -> list[str]:
-    """Canonical names of all known models."""
-    return list(read_table("models.toml"))
-
-
-def model(name: str) -> NamedModel:
-    """The model called `name`: a Hugging Face id, its tail when unambiguous, or an alias.
-
-    An alias such as `…-quantized.w4a16` brings its weight dtype along. Unknown names raise UnknownNameError.
-    """
-    table, aliases = read_table("models.toml"), read_table("model_aliases.toml")
-    if "/" not in name:
-        # A bare name may match the model and spellings of it; the table's own entry wins.
-        tails = {n.rsplit("/", 1)[-1].lower(): n for n in table}
-        name = tails.get(name.lower(), name)
-    key = resolve("model", name, table, _aliases())
-    if key in table:
-        return NamedModel(_read(key), None)
-    alias = aliases[key]
-    return NamedModel(_read(text(alias, "model")), text(alias, "weight_dtype"))
-
-
-@cache
-def _read(key: str) -> Model:
-    table = read_table("models.toml")
-    if key not in table:
-        raise UnknownNameError("model", key, nearest(key, table))
-    row = table[key]
-    moe, mla, window = subtable(row, "moe"), subtable(row, "mla"), subtable(row, "sliding_window")
-    return Model(
-        name=key,
-        num_layers=whole(row, "layers"),
-        hidden=whole(row, "hidden"),
-        num_heads=whole(row, "heads"),
-        num_kv_heads=whole(row, "kv_heads", whole(row, "heads")),
-        head_dim=whole(row, "head_dim", 0),
-        intermediate=whole(row, "intermediate"),
-        vocab=whole(row, "vocab"),
-        tied_embeddings=flag(row, "tied_embeddings"),
-        gated_ffn=bool(row.get("gated_ffn", True)),
-        qk_norm=flag(row, "qk_norm"),
-        qkv_bias=flag(row, "qkv_bias"),
-        dtype=text(row, "dtype", "bf16"),
-        quantization=text(row, "quantization"),
-        moe=Moe(
-            whole(moe, "layers"),
-            whole(moe, "experts"),
-            whole(moe, "top_k"),
-            whole(moe, "intermediate"),
-            whole(moe, "shared_experts"),
-        )
-        if moe
-        else None,
-        mla=Mla(
-            whole(mla, "q_lora_rank"),
-            whole(mla, "kv_lora_rank"),
-            whole(mla, "qk_nope_head_dim"),
-            whole(mla, "qk_rope_head_dim"),
-            whole(mla, "v_head_dim"),
-        )
-        if mla
-        else None,
-        sliding_window=SlidingWindow(
-            whole(window, "tokens"), whole(window, "layers"), flag(window, "chunked")
-        )
-        if window
-        else None,
-        max_model_len=whole(row, "max_model_len") or None,
-        is_pooling=flag(row, "pooling"),
-        vision_gib=number(row, "vision_gib"),
-        vision_profile_gib=number(row, "vision_profile_gib"),
-        params_b=number(row, "params_b"),
-        source=text(row, "source"),
-    )
 
 
 @dataclass(frozen=True, slots=True)

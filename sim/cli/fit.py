@@ -16,7 +16,9 @@ def fit(
     scenario: Annotated[
         str | None, typer.Argument(help="Take everything that is not given here from this scenario.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model, such as llama-3.1-8b.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model, such as llama-3.1-8b, or the path of its config.json.")
+    ] = None,
     gpu: Annotated[str | None, typer.Option(help="GPU, such as h100-sxm.")] = None,
     tp: Annotated[int | None, typer.Option(help="Tensor-parallel GPUs of a replica.")] = None,
     pp: Annotated[int | None, typer.Option(help="Pipeline stages of a replica.")] = None,
@@ -32,6 +34,9 @@ def fit(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a field of the scenario.")
     ] = None,
+    names: Annotated[
+        bool, typer.Option("--names", help="Plan nothing: list the models and GPUs that are known by name.")
+    ] = False,
     check: Annotated[
         Path | None,
         typer.Option(metavar="FILE.csv", help="Plan nothing: compare plans with logged start-ups instead."),
@@ -42,6 +47,9 @@ def fit(
     `--check FILE.csv` judges the memory plan by start-up logs: one row an engine, with the columns
     vllm_version, gpu, tp, model and kv_tokens or num_gpu_blocks; others may follow or be missing.
     """
+    if names:
+        _list_names()
+        return
     if check is not None:
         _check(check)
         return
@@ -74,6 +82,15 @@ def fit(
     else:
         chosen = _from_options(options, prompt_tokens, output_tokens)
     typer.echo(render(plan(chosen)))
+
+
+def _list_names() -> None:
+    from cost_models import gpu_names, model_names
+
+    for kind, known in (("models", model_names()), ("GPUs", gpu_names())):
+        typer.echo(f"{kind}:")
+        for name in sorted(known, key=str.lower):
+            typer.echo(f"  {name}")
 
 
 def _check(path: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.hf_config import config_path, quantization_path
 from sim.errors import input_error
 from sim.scenario import Scenario
 from sim.values import Json
@@ -157,9 +158,16 @@ def _files_read(section: object) -> Iterator[tuple[str, str]]:
         if section.get("kind") == "plugin":
             yield from _plugin_file(str(section["path"]))
         for key, value in section.items():
-            if key in ("path", "model") and isinstance(value, str) and (digest := _file_digest(value)):
-                yield value, digest
+            if key in ("path", "model") and isinstance(value, str):
+                files = (value,) if key == "path" else (value, *_model_files(value))
+                yield from ((name, digest) for name in files if (digest := _file_digest(name)))
             yield from _files_read(value)
+
+
+def _model_files(name: str) -> tuple[str, ...]:
+    """The files that a model is read from, if it is named by its folder or its config file."""
+    config = config_path(name)
+    return str(config), str(quantization_path(config))
 
 
 def _plugin_file(dotted: str) -> Iterator[tuple[str, str]]:

@@ -139,10 +139,19 @@ def _rebase_paths(data: dict[str, Data], folder: Path | None) -> dict[str, Data]
     def rebase(section: Data, key: str) -> Data:
         if folder is None or not isinstance(section, dict) or not isinstance(name := section.get(key), str):
             return section
-        return {**section, key: str(folder / name)} if _is_file(folder / name) else section
+        place = folder / name
+        is_there = _is_file(place) or (key == "model" and _is_file(place / "config.json"))
+        return {**section, key: str(place)} if is_there else section
+
+    def within(section: Data, key: str, inner: str) -> Data:
+        if not isinstance(section, dict) or key not in section:
+            return section
+        return {**section, key: rebase(section[key], inner)}
 
     rebased = rebase(data, "model")
     assert isinstance(rebased, dict)
+    if "engine" in rebased:
+        rebased = {**rebased, "engine": within(rebased["engine"], "speculative_config", "model")}
     workload = rebase(data.get("workload"), "path")
     if isinstance(workload, dict) and isinstance(parts := workload.get("workloads"), dict):
         workload = {**workload, "workloads": {name: rebase(part, "path") for name, part in parts.items()}}

@@ -39,7 +39,10 @@ class Scenario(Section):
     ] = "scenario"
     description: Annotated[str, Field(description="the question, in words")] = ""
     seed: Annotated[int, Field(ge=0, le=(1 << 63) - 1, description="source of all randomness")] = 0
-    model: Annotated[ModelName, Field(description="model by its Hugging Face id or its end")]
+    model: Annotated[
+        ModelName,
+        Field(description="model by its Hugging Face id or its end, or the path of its config.json"),
+    ]
     weight_dtype: Annotated[
         WeightDtypeName,
         Field(description="type of the weights, such as bf16 or fp8; auto = what the model's name implies"),
