@@ -36,60 +36,40 @@ def regress(
     are shown against the error that validation found. The folder for results gets report.md, figures,
     regress.json, and baseline.json as it would be.
     """
+    from sim.cli.tail import print_answer, tell_failures
     from sim.errors import InputError, input_error
-    from sim.evidence import regress as experiment
-    from sim.evidence.regress import pages
+    from sim.evidence import regress as evidence
 
     if accept and not (why and why.strip()):
         raise input_error('needs --why "…": the changelog says why numbers moved', where="--accept")
     if (why is not None or changelog is not None) and not accept:
         raise input_error("goes with --accept", where="--why" if why is not None else "--changelog")
-    files = experiment.scenario_files(folder)
     if changelog is not None:
-        experiment.check_changelog(changelog)
-    unreadable: InputError | None = None
-    try:
-        before = experiment.read_baseline(folder)
-    except InputError as error:
-        if not accept:
-            raise
-        before, unreadable = None, error
-    if before is None and not accept:
-        message = (
-            f'has no baseline.json; dryserve regress {folder} --accept --why "first baseline" writes one'
-        )
-        raise input_error(message, where=str(folder))
-    scenarios = before.scenarios if before else {}
-    now = experiment.observe(
-        files,
-        scenarios,
-        lambda name: typer.echo(f"done: {name}", err=True),
-        allow_plugins=allow_plugins,
-    )
-    if before is None:
+        evidence.check_changelog(changelog)
+    if accept:
         assert why is not None
-        line = experiment.first_line(sorted(now), folder, why)
-        with nullcontext() if changelog is None else experiment.enter(changelog, line):
-            experiment.write_baseline(folder, now, None)
-        if unreadable is not None:
-            typer.echo(f"the old baseline could not be read and is replaced: {unreadable}", err=True)
-        typer.echo(f"{len(now)} scenarios of {folder} are the baseline: {folder / 'baseline.json'}")
-        if changelog is not None:
-            typer.echo(f"{changelog} says:\n{line}")
-        return
-    found = experiment.compare(before, now)
-    failures = pages.write(found, out, figures=not no_figures)
-    typer.echo(experiment.render(found, str(folder)))
+        try:
+            is_first, unreadable = evidence.read_baseline(folder) is None, None
+        except InputError as error:
+            is_first, unreadable = True, error
+        if is_first:
+            _accept_first(folder, why, changelog, allow_plugins=allow_plugins)
+            if unreadable is not None:
+                typer.echo(f"the old baseline could not be read and is replaced: {unreadable}", err=True)
+            return
+    found = evidence.regress(folder, on_done=_say_done, allow_plugins=allow_plugins)
+    found.write(out, draw=False)
+    print_answer(found)
     typer.echo(f"report in {out / 'report.md'}", err=True)
-    for name, reason in failures.items():
-        typer.echo(f"error: figure {name} could not be drawn: {reason}", err=True)
+    failures = {} if no_figures else found.draw(out)
+    tell_failures(failures)
     if accept and found.failed:
         assert why is not None
-        line = experiment.changelog_line(found, why)
+        line = evidence.changelog_line(found.failed, why)
         log = changelog or Path("CHANGELOG.md")
         recorded = changelog is not None or log.exists()
-        with experiment.enter(log, line) if recorded else nullcontext():
-            experiment.write_baseline(folder, now, before)
+        with evidence.enter(log, line) if recorded else nullcontext():
+            evidence.write_baseline(folder, found.now, found.before)
         typer.echo(
             f"\naccepted; {log} says:\n{line}" if recorded else f"\naccepted; for your changelog:\n{line}"
         )
@@ -99,3 +79,21 @@ def regress(
         typer.echo(f'If this is meant: dryserve regress {folder} --accept --why "…"', err=True)
     if failures or (found.failed and not accept):
         raise typer.Exit(1)
+
+
+def _accept_first(folder: Path, why: str, changelog: Path | None, *, allow_plugins: bool) -> None:
+    """Make what comes out now the first baseline."""
+    from sim.evidence import regress as evidence
+
+    files = evidence.scenario_files(folder)
+    now = evidence.observe(files, {}, _say_done, allow_plugins=allow_plugins)
+    line = evidence.first_line(sorted(now), folder, why)
+    with nullcontext() if changelog is None else evidence.enter(changelog, line):
+        evidence.write_baseline(folder, now, None)
+    typer.echo(f"{len(now)} scenarios of {folder} are the baseline: {folder / 'baseline.json'}")
+    if changelog is not None:
+        typer.echo(f"{changelog} says:\n{line}")
+
+
+def _say_done(name: str) -> None:
+    typer.echo(f"done: {name}", err=True)

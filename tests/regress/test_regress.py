@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,14 @@ from sim.cli.commands import app
 from sim.errors import InputError
 from sim.evidence.regress import (
     Baseline,
-    compare,
+    Regression,
     observe,
     read_baseline,
     recorded,
     scenario_files,
     write_baseline,
 )
+from sim.evidence.regress.baseline import Observation
 from sim.evidence.regress.changelog import enter, entered
 from sim.random_streams import streams
 from sim.scenario import load_scenario
@@ -34,13 +35,17 @@ SET = ROOT / "tests" / "regress"
 PACKAGES = ("sim", "scheduler", "cost_models", "scenarios")
 
 
+def compared(before: Baseline, now: Mapping[str, Observation]) -> Regression:
+    return Regression(SET, before, now)
+
+
 def test_every_scenario_is_as_the_committed_baseline_has_it() -> None:
     """Golden numbers; the laws that they must keep are in tests/laws. If this is meant: `dryserve regress
     --accept --why "…"`.
     """
     baseline = read_baseline(SET)
     assert baseline is not None
-    found = compare(baseline, observe(scenario_files(SET), baseline.scenarios))
+    found = compared(baseline, observe(scenario_files(SET), baseline.scenarios))
     assert [(s.name, s.fault, s.layers, s.beyond[:3]) for s in found.failed] == []
     assert all(s.changes for s in found.scenarios)
 
@@ -95,7 +100,7 @@ def test_a_changed_rule_of_the_scheduler_is_named(regress_in_a_copy) -> None:
     """Victims go to the end of the queue; only the scenario with preemptions can show it."""
 
     def change(tree: Path) -> None:
-        edit(tree / "scheduler/queues.py", "_front.append(request)", "_back.append(request)")
+        edit(tree / "scheduler/waiting.py", "_front.append(request)", "_back.append(request)")
 
     (verdict,) = verdicts(regress_in_a_copy(change, "chat", "preemptions"))
     assert verdict.startswith("FAIL preemptions: p")
@@ -128,7 +133,7 @@ def test_a_changed_workload_parameter_is_named(regress_in_a_copy) -> None:
 
 def test_a_change_in_how_requests_are_drawn_is_the_workloads_too(regress_in_a_copy) -> None:
     def change(tree: Path) -> None:
-        edit(tree / "sim/workload/lengths.py", 'streams("lengths")', 'streams("length")')
+        edit(tree / "sim/workload/draws.py", 'streams("lengths")', 'streams("length")')
 
     done = regress_in_a_copy(change, "preemptions")
     (verdict,) = verdicts(done)
@@ -151,7 +156,7 @@ def test_two_changes_are_told_apart(regress_in_a_copy) -> None:
 
     def change(tree: Path) -> None:
         edit(tree / "set/preemptions.yaml", "rate_per_s: 6", "rate_per_s: 7")
-        edit(tree / "scheduler/queues.py", "_front.append(request)", "_back.append(request)")
+        edit(tree / "scheduler/waiting.py", "_front.append(request)", "_back.append(request)")
 
     (verdict,) = verdicts(regress_in_a_copy(change, "preemptions"))
     assert verdict.endswith("likely layer: workload, scheduler")
@@ -242,14 +247,14 @@ def test_the_baseline_may_allow_a_difference(tmp_path: Path) -> None:
     before = read_baseline(folder)
     assert before is not None
     now = observe(scenario_files(folder), before.scenarios)
-    (found,) = compare(before, now).failed
+    (found,) = compared(before, now).failed
     assert [change.metric.key for change in found.beyond] == ["p99_itl_ms"]
     assert [layer.name for layer in found.layers] == ["simulation"]
     data["allow"]["p99_itl_ms"] = 0.02
     file.write_text(json.dumps(data))
     allowing = read_baseline(folder)
     assert allowing is not None
-    assert not compare(allowing, now).failed
+    assert not compared(allowing, now).failed
 
 
 def test_a_layer_that_moves_no_number_is_told_all_the_same(tmp_path: Path) -> None:
@@ -325,9 +330,9 @@ def test_a_policy_of_ones_own_counts_as_the_scheduler(
     with pytest.raises(InputError, match="plugin"):
         observe(files, {})
     before = Baseline(observe(files, {}, allow_plugins=True))
-    assert not compare(before, observe(files, before.scenarios, allow_plugins=True)).failed
+    assert not compared(before, observe(files, before.scenarios, allow_plugins=True)).failed
     monkeypatch.setattr("own_victims.Last.choose", lambda self, running, needy: 0)
-    (found,) = compare(before, observe(files, before.scenarios, allow_plugins=True)).failed
+    (found,) = compared(before, observe(files, before.scenarios, allow_plugins=True)).failed
     assert [layer.name for layer in found.layers] == ["scheduler"]
     assert found.beyond
 

@@ -10,6 +10,7 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from sim.errors import Fault, InputError, did_you_mean, input_error
 from sim.evidence.regress import recorded
+from sim.report.folder import writing
 from sim.version import dryserve_version
 
 FORMAT = 1
@@ -170,15 +171,16 @@ def read_baseline(folder: Path) -> Baseline | None:
 def write_baseline(folder: Path, found: Mapping[str, Observation], before: Baseline | None) -> Path:
     """Make what was observed the new baseline; what differences are allowed stays as it was."""
     path = folder / FILE
+    with writing(path):
+        path.write_text(baseline_text(found, before), encoding="utf-8")
+    return path
+
+
+def baseline_text(found: Mapping[str, Observation], before: Baseline | None) -> str:
+    """What was observed as `baseline.json` has it; what differences are allowed is as `before` has it."""
     kept = {name: {key: own.get(key) for key in _KEYS} for name, own in sorted(found.items())}
     allow = dict(before.allow if before else DEFAULT_ALLOWED)
-    head = {"format": FORMAT, "dryserve_version": dryserve_version(), "allow": allow}
-    try:
-        path.write_text(_text(head, kept), encoding="utf-8")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise input_error(f"cannot be written: {reason}", where=str(path)) from None
-    return path
+    return _text({"format": FORMAT, "dryserve_version": dryserve_version(), "allow": allow}, kept)
 
 
 def _text(head: Mapping[str, object], scenarios: Mapping[str, Mapping[str, object]]) -> str:

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sim.errors import InputError, input_error
-from sim.evidence.regress.compare import Regression
-from sim.evidence.regress.screen import headline, short, size
+from sim.evidence.regress.compare import ScenarioDifference
 
 _UNRELEASED = re.compile(r"^## \[?unreleased\]?.*$", re.IGNORECASE | re.MULTILINE)
 _SECTION = re.compile(r"^## ", re.MULTILINE)
@@ -22,22 +21,22 @@ def first_line(names: Sequence[str], folder: Path, why: str) -> str:
     return f"- First baseline of {folder}: {', '.join(names)}. Why: {why.strip().rstrip('.')}."
 
 
-def changelog_line(found: Regression, why: str) -> str:
+def changelog_line(failed: Sequence[ScenarioDifference], why: str) -> str:
     """One list item. Of each scenario that differs, the number that moved most against its validation error,
     the size and the layer.
     """
     parts = []
-    for scenario in found.failed:
+    for scenario in failed:
         if scenario.fault:
             parts.append(f"{scenario.name} {scenario.fault}")
             continue
-        layers = ", ".join(dict.fromkeys(layer.name for layer in scenario.layers))
+        layers = ", ".join(scenario.layer_names)
         if not scenario.beyond:
             parts.append(f"{scenario.name} no number ({layers})")
             continue
-        first = headline(scenario)
+        first = scenario.headline
         more = f" and {len(scenario.beyond) - 1} more" if len(scenario.beyond) > 1 else ""
-        parts.append(f"{scenario.name} {short(first)} {size(first)}{more} ({layers})")
+        parts.append(f"{scenario.name} {first.short_name} {first.size}{more} ({layers})")
     return f"- Simulated numbers moved: {'; '.join(parts)}. Why: {why.strip().rstrip('.')}."
 
 

@@ -50,6 +50,24 @@ class Change:
             return None
         return abs(100.0 * self.relative) / self.band_percent
 
+    @property
+    def short_name(self) -> str:
+        """The number's name without its unit."""
+        return self.metric.name.partition(" (")[0]
+
+    @property
+    def size(self) -> str:
+        """How large the difference is, in words."""
+        if self.before is None or self.now is None:
+            same = self.before is self.now
+            return "–" if same else "appeared" if self.before is None else "is gone"
+        if self.before == self.now:
+            return "="
+        if self.relative is None:
+            return f"{self.now - self.before:+.3g}"
+        percent = 100.0 * self.relative
+        return f"{percent:+.1f} %" if abs(percent) >= 0.05 else f"{percent:+.1g} %"
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -80,23 +98,20 @@ class ScenarioDifference:
         """Whether anything is not as the baseline has it."""
         return bool(self.fault or self.layers or self.beyond)
 
-
-@dataclass(frozen=True, slots=True)
-class Regression:
-    """What a comparison found, scenario by scenario; `before` and `now` are what was compared."""
-
-    scenarios: tuple[ScenarioDifference, ...]
-    before: Baseline
-    now: Mapping[str, Observation]
+    @property
+    def headline(self) -> Change:
+        """The number that is named first: the largest against the validation error, else the largest."""
+        known = [change for change in self.beyond if change.bands is not None]
+        return max(known, key=lambda change: change.bands or 0.0) if known else self.beyond[0]
 
     @property
-    def failed(self) -> list[ScenarioDifference]:
-        """Scenarios that differ."""
-        return [scenario for scenario in self.scenarios if scenario.differs]
+    def layer_names(self) -> list[str]:
+        """The layers that changed, each once."""
+        return list(dict.fromkeys(layer.name for layer in self.layers))
 
 
-def compare(baseline: Baseline, now: Mapping[str, Observation]) -> Regression:
-    """Hold what `observe` found now against the baseline."""
+def differences(baseline: Baseline, now: Mapping[str, Observation]) -> tuple[ScenarioDifference, ...]:
+    """Hold what `observe` found now against the baseline, scenario by scenario."""
     found = []
     for name in sorted({*baseline.scenarios, *now}):
         before, own = baseline.scenarios.get(name), now.get(name)
@@ -106,7 +121,7 @@ def compare(baseline: Baseline, now: Mapping[str, Observation]) -> Regression:
             found.append(ScenarioDifference(name, (), (), None, "is in the baseline, but its file is gone"))
         else:
             found.append(_difference(name, before, own, baseline))
-    return Regression(tuple(found), baseline, now)
+    return tuple(found)
 
 
 def _difference(name: str, before: Observation, now: Observation, baseline: Baseline) -> ScenarioDifference:
