@@ -109,7 +109,7 @@ def _row(timing: Timing | None = None) -> str:
 
 
 def _profile(timing: Timing) -> str:
-    from sim.evidence.bench.profile import profile
+    from sim.evidence.bench.bench import profile
 
     phases = profile(timing.work)
     total_s = sum(seconds for _, seconds, _ in phases)

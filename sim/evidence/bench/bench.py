@@ -1,4 +1,4 @@
-"""How fast dryserve is: the standard work, in CPU seconds, with counts to divide them by.
+"""How fast dryserve is: the standard work, in CPU seconds, with counts to divide them by, and by phase.
 
 The work: Poisson arrivals, lognormal prompts (mean 550, sigma 1.0, at least 4 tokens) and outputs (mean 265,
 sigma 0.8, 2 to 1,500 tokens), together at most 4,000, on Llama-3-8B and A100s with 26,312 KV blocks of 16
@@ -7,6 +7,8 @@ each, at most 256 sequences and 2,048 tokens a step, prefix caching and chunked 
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,3 +131,34 @@ def peak_memory_mib() -> float:
 def grown(work: Work, requests: int) -> Work:
     """The same work with another number of requests."""
     return replace(work, requests=requests)
+
+
+_PHASES = (
+    ("/simpy/", "clock (SimPy)"),
+    ("/scheduler/kv_cache/", "KV blocks and prefix cache"),
+    ("/scheduler/cohort.py", "cohort"),
+    ("/scheduler/", "scheduler"),
+    ("/cost_models/", "step cost"),
+    ("/sim/cluster/plan", "plans"),
+    ("/sim/cluster/recorder.py", "records"),
+    ("/sim/cluster/step_log.py", "records"),
+    ("/sim/cluster/", "replicas and router"),
+    ("/sim/results/", "summary"),
+    ("/sim/", "scenario and workload"),
+)
+"""Phases by parts of file names; the first that fits counts."""
+
+
+def profile(work: Work) -> list[tuple[str, float, int]]:
+    """Run the work under the profiler: phases with their own seconds and calls, the longest first."""
+    time_work(work)  # so that imports and caches do not count
+    profiler = cProfile.Profile(builtins=False)
+    profiler.runcall(time_work, work)
+    seconds: dict[str, float] = {}
+    calls: dict[str, int] = {}
+    for (file, _, _), (_, num_calls, own_s, _, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
+        name = file.replace("\\", "/")
+        phase = next((phase for part, phase in _PHASES if part in name), "libraries")
+        seconds[phase] = seconds.get(phase, 0.0) + own_s
+        calls[phase] = calls.get(phase, 0) + num_calls
+    return sorted(((phase, s, calls[phase]) for phase, s in seconds.items()), key=lambda row: -row[1])
