@@ -14,20 +14,17 @@ from sim.cluster.router import make_router
 from sim.cluster.watched import Watch
 from sim.cluster.world import Progress, World
 from sim.random_streams import streams
-from sim.results.error_bands import band_summary, fell_behind
-from sim.results.feature_summary import feature_summary, turns_given_up
-from sim.results.groups import (
-    adapter_groups,
-    class_groups,
-    group_table,
-    has_class_slos,
-    jain_index,
-    joint_attainment,
+from sim.results.accounts import (
+    feature_summary,
+    preemption_notes,
+    preemption_summary,
+    preemption_table,
+    turns_given_up,
 )
+from sim.results.error_bands import band_summary, fell_behind
 from sim.results.metrics import RequestTimes, request_times
-from sim.results.preemptions import preemption_notes, preemption_summary, preemption_table
 from sim.results.run_tables import Columns, frame, preemption_columns, request_columns, step_columns
-from sim.results.summary import EngineTotals, summarize
+from sim.results.summary import EngineTotals, group_summary, summarize
 from sim.scenario import Scenario, SloTarget
 from sim.scenario.resolve import mirrored
 from sim.setup import EngineSetup, engine_setup, priority_notes
@@ -206,8 +203,8 @@ class RunResult:
         gpus = scenario.cluster.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
         numbers = summarize(
             self._recorder,
-            np.asarray(workload.table.prompt_tokens, dtype=np.int64),
-            end_s=self.clock_s,
+            self._tokens,
+            self._times,
             warmup_s=scenario.warmup_s,
             targets=self.targets,
             engines=EngineTotals(
@@ -244,22 +241,12 @@ class RunResult:
         return fell_behind(times.arrival_s[sent], times.last_token_s[sent], self.workload.max_concurrency)
 
     def _by_group(self, numbers: Mapping[str, Json]) -> dict[str, Json]:
-        """Tables by client class and by adapter, where there are several; SLOs of classes, where they have
-        some.
-        """
-        table, times, log = self.workload.table, self._times, self._recorder.requests
-        classes, adapters = class_groups(self.scenario, table), adapter_groups(self.scenario, table)
-        found: dict[str, Json] = {}
-        if len(classes) > 1:
-            found["classes"] = group_table(classes, times, log, self._world.aborted_s)
-            found["class_jain_index"] = jain_index(classes, times)
-        if has_class_slos(self.scenario.workload):
-            duration_s = numbers["duration"]
-            assert isinstance(duration_s, float)
-            found |= joint_attainment(classes, times, duration_s)
-        if adapters:
-            found["adapters"] = group_table(adapters, times, log, self._world.aborted_s)
-        return found
+        duration_s = numbers["duration"]
+        assert isinstance(duration_s, float)
+        log, aborted_s = self._recorder.requests, self._world.aborted_s
+        return group_summary(
+            self.scenario, self.workload.table, self._times, log, aborted_s, duration_s=duration_s
+        )
 
     @cached_property
     def preemptions(self) -> pd.DataFrame:

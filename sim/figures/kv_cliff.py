@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from sim.figures.samples import METRICS
 from sim.figures.style import MUTED, axes_for, colours, legend_above, plain_log, styled
-from sim.results.metrics import FEW_ABOVE, is_thin
+from sim.results.metrics import FEW_ABOVE, VLLM_NAMES, is_thin
 
 SMALL_STEP = 0.10
 """The steepest place is looked for over at most this relative change of blocks."""
@@ -38,7 +38,7 @@ def plot_kv_cliff(
     """
     ax = axes_for(ax)
     facts = METRICS[metric]
-    key = "e2el" if metric == "e2e" else metric
+    key = VLLM_NAMES[metric]
     table = sweep if "label" in sweep else sweep.assign(label="")
     labels = list(dict.fromkeys(table["label"]))
     hollow, seeds = False, 1

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from sim.figures.samples import METRICS
 from sim.figures.style import MUTED, axes_for, colours, legend_above, plain_log, styled
-from sim.results.metrics import FEW_ABOVE, is_thin
+from sim.results.metrics import FEW_ABOVE, VLLM_NAMES, is_thin
 
 STATISTICS = (("median", "p50", 50.0, "-"), ("p99", "p99", 99.0, "--"))
 THROUGHPUTS = {"request_throughput": "requests/s", "output_throughput": "output tokens/s"}
@@ -36,7 +36,7 @@ def plot_latency_throughput(
     facts = METRICS[metric]
     table = sweep if "label" in sweep else sweep.assign(label="")
     labels = list(dict.fromkeys(table["label"]))
-    key = "e2el" if metric == "e2e" else metric
+    key = VLLM_NAMES[metric]
     order = next((name for name in ("rate_per_s", "max_concurrency") if name in table), throughput)
     hollow = False
     for label, colour in zip(labels, colours(len(labels)), strict=True):

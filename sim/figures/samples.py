@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from sim.results.metrics import latencies_s
 from sim.values import Floats
 
 
@@ -40,23 +41,20 @@ METRICS: Mapping[str, Metric] = {
 
 
 def latency_s(requests: pd.DataFrame, metric: str) -> Floats:
-    """The finished requests' TTFT, TPOT or E2E in seconds, unsorted.
+    """The finished requests' TTFT, TPOT or E2E in seconds, unsorted; no TPOT of those with one output token.
 
-    TTFT = first token - arrival. E2E = last token - arrival. TPOT = (last - first token)/(output tokens - 1),
-    requests with one output token left out. Requests that were aborted, rejected or still in flight have no
-    say, as in `vllm bench serve`; `missing` counts them.
+    Requests that were aborted, rejected or still in flight have no say, as in `vllm bench serve`; `missing`
+    counts them.
     """
     done = requests[requests["status"].eq("finished")]
-    if metric == "ttft":
-        values = done["first_token_s"] - done["arrival_s"]
-    elif metric == "e2e":
-        values = done["last_token_s"] - done["arrival_s"]
-    elif metric == "tpot":
-        done = done[done["output_tokens"] > 1]
-        values = (done["last_token_s"] - done["first_token_s"]) / (done["output_tokens"] - 1)
-    else:
-        raise ValueError(f"no metric {metric!r} in a table of requests; it has ttft, tpot and e2e")
-    return values.to_numpy(dtype=np.float64)
+    values = latencies_s(
+        metric,
+        done["arrival_s"].to_numpy(np.float64),
+        done["first_token_s"].to_numpy(np.float64),
+        done["last_token_s"].to_numpy(np.float64),
+        done["output_tokens"].to_numpy(np.int64),
+    )
+    return values[~np.isnan(values)] if metric == "tpot" else values
 
 
 def missing(requests: pd.DataFrame) -> int:

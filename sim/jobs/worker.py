@@ -18,6 +18,7 @@ import numpy as np
 
 from sim.errors import InputError
 from sim.jobs.store import Column, Entry, Samples, code_fingerprint, pack
+from sim.results.metrics import latencies_s
 from sim.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -139,16 +140,13 @@ def request_samples(result: RunResult, columns: Sequence[str]) -> Samples:
         return {}
     requests = result.request_columns()
     done = requests["status"] == "finished"
-    gaps = requests["output_tokens"] - 1
     first_s, last_s, arrival_s = (requests[name] for name in ("first_token_s", "last_token_s", "arrival_s"))
 
     def column(name: str) -> Column:
-        if name == "ttft_s":
-            return np.where(done, first_s - arrival_s, np.nan)
-        if name == "e2e_s":
-            return np.where(done, last_s - arrival_s, np.nan)
-        if name == "tpot_s":
-            return np.where(done & (gaps > 0), (last_s - first_s) / np.maximum(gaps, 1), np.nan)
+        if name in ("ttft_s", "tpot_s", "e2e_s"):
+            metric = name.removesuffix("_s")
+            latency_s = latencies_s(metric, arrival_s, first_s, last_s, requests["output_tokens"])
+            return np.where(done, latency_s, np.nan)
         values = requests[name]
         return values.astype(str) if values.dtype.kind not in "biuf" else values
 

@@ -24,6 +24,9 @@ from sim.cluster.recorder import Recorder, Status, TokenTimes
 from sim.scenario.slo import SloTarget
 from sim.values import Bools, Floats, Ints
 
+VLLM_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+"""The latencies, and what the keys of `vllm bench serve --save-result` call them."""
+
 PERCENTILES = (90, 95, 99)
 FEW_ABOVE = 10
 """A percentile with fewer samples than this above it says little; it is marked wherever it is shown."""
@@ -81,13 +84,25 @@ def tpot_s(decode_s: Floats, output_tokens: Ints) -> Floats:
     return np.where(output_tokens > 1, decode_s / np.maximum(output_tokens - 1, 1), np.nan)
 
 
+def latencies_s(
+    metric: str, arrival_s: Floats, first_token_s: Floats, last_token_s: Floats, output_tokens: Ints
+) -> Floats:
+    """The `ttft`, `tpot` or `e2e` of each request in s; NaN where it has none. `ValueError` for others."""
+    if metric == "ttft":
+        return first_token_s - arrival_s
+    if metric == "e2e":
+        return last_token_s - arrival_s
+    if metric != "tpot":
+        raise ValueError(f"no metric {metric!r} in a table of requests; it has ttft, tpot and e2e")
+    return tpot_s(last_token_s - first_token_s, output_tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """Per request of the workload, by id: times in s (NaN where nothing happened), counts, status, and what
-    counts.
+    """Times in s, token counts and status of every request of the workload, by id.
 
-    `measured` marks requests that arrived at or after the end of the warm-up; `done` those of them that
-    finished.
+    Times are NaN where nothing happened. `measured` marks requests that arrived at or after the end of the
+    warm-up, `end_s` is when the clock stopped.
     """
 
     arrival_s: Floats
@@ -105,20 +120,24 @@ class RequestTimes:
         finished: Bools = self.measured & (self.status == Status.FINISHED)
         return finished
 
+    def latencies_s(self, metric: str) -> Floats:
+        """The `ttft`, `tpot` or `e2e` of each request in s; NaN where it has none."""
+        return latencies_s(metric, self.arrival_s, self.first_token_s, self.last_token_s, self.output_tokens)
+
     @property
     def ttft_s(self) -> Floats:
         """Time to first token, by request."""
-        return self.first_token_s - self.arrival_s
+        return self.latencies_s("ttft")
 
     @property
     def tpot_s(self) -> Floats:
         """Time per output token after the first, by request; NaN with fewer than two."""
-        return tpot_s(self.last_token_s - self.first_token_s, self.output_tokens)
+        return self.latencies_s("tpot")
 
     @property
     def e2e_s(self) -> Floats:
         """End-to-end latency, by request."""
-        return self.last_token_s - self.arrival_s
+        return self.latencies_s("e2e")
 
 
 def request_times(
@@ -174,10 +193,10 @@ def coverage(first: Ints, stop: Ints, length: int) -> Ints:
 
 
 def peak_concurrency(times: RequestTimes) -> int:
-    """Most requests in a one-second bucket, counted from the first start; a request counts in each bucket it
-    touches.
+    """The most requests in a one-second bucket, counted from the first start.
 
-    As `vllm bench serve` counts, so it can exceed a limit on concurrency.
+    A request counts in each bucket that it touches, as in `vllm bench serve`; so the peak can exceed a limit
+    on concurrency.
     """
     done = times.done
     if not done.any():
@@ -245,8 +264,10 @@ def attainment(times: RequestTimes, targets: Sequence[SloTarget]) -> Attainment:
 
 
 def percentiles_over_time(time_by_count_s: Floats, percents: Sequence[float]) -> list[float]:
-    """The count that is not exceeded for `percent` % of the time; `time_by_count_s[n]` is the time at count
-    n."""
+    """For each of `percents`, the count that is not exceeded for so many percent of the time.
+
+    `time_by_count_s[n]` is the time (s) at count n.
+    """
     total_s = time_by_count_s.sum()
     if total_s <= 0:
         return [float("nan")] * len(percents)

@@ -14,13 +14,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import Fault, InputError, input_error
-from sim.results.run_checks import PREEMPTIONS, REQUESTS, STEPS, SUMMARY, row_faults, table_faults
 from sim.results.run_tables import write_csv
 from sim.scenario import Scenario, load_scenario
 from sim.version import dryserve_version
@@ -33,6 +32,19 @@ if TYPE_CHECKING:
     from sim.values import Json
 
 _SCENARIO = "scenario.resolved.yaml"
+SUMMARY = "summary.json"
+REQUESTS, STEPS, PREEMPTIONS = "requests.csv", "steps.csv", "preemptions.csv"
+COLUMNS = {
+    REQUESTS: "request_id class session replica arrival_s first_scheduled_s first_token_s last_token_s "
+    "prompt_tokens output_tokens cached_tokens num_preemptions recomputed_tokens stalled_s status",
+    STEPS: "t_s replica step_time_s decode_tokens prefill_tokens recompute_tokens num_running num_waiting "
+    "kv_used_blocks kv_cached_blocks num_preemptions bound",
+    PREEMPTIONS: "request_id replica preempted_s resumed_s next_token_s",
+}
+"""What every table must have; some runs have more."""
+_TEXTS = ("class", "status", "bound")
+_STATUSES = ("in_flight", "finished", "aborted", "rejected")
+_ROUNDING_S = 2e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +87,8 @@ def folder_name(scenario: Scenario) -> str:
 
 
 def _folder_name(name: str, resolved: str) -> str:
-    told = f"{dryserve_version()}\n{resolved}"
-    return f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    determined_by = f"{dryserve_version()}\n{resolved}"
+    return f"{name}-{hashlib.sha256(determined_by.encode()).hexdigest()[:8]}"
 
 
 def write(result: RunResult, root: Path | str = "runs") -> Path:
@@ -132,8 +144,8 @@ def load(folder: Path | str) -> SavedRun:
         raise input_error("is not the summary of a run: no notes in it", where=str(folder / SUMMARY))
     tables = {REQUESTS: requests, STEPS: steps}
     tables |= {} if preemptions is None else {PREEMPTIONS: preemptions}
-    faults = [fault for name, table in tables.items() for fault in table_faults(table, folder / name)]
-    faults = faults or list(row_faults(folder, summary, tables))
+    faults = [fault for name, table in tables.items() for fault in _table_faults(table, folder / name)]
+    faults = faults or list(_row_faults(folder, summary, tables))
     if faults:
         raise InputError(faults)
     return SavedRun(folder, scenario, summary, requests, steps, preemptions)
@@ -170,8 +182,8 @@ def _damage(error: Exception) -> str:
         return "nested too deep"
     if isinstance(error, OSError):
         return _reason(error)
-    told = " ".join(str(error).split())
-    return f"{told[:1].lower()}{told[1:]}"
+    message = " ".join(str(error).split())
+    return f"{message[:1].lower()}{message[1:]}"
 
 
 def _write_tables(result: RunResult, folder: Path) -> None:
@@ -220,3 +232,56 @@ def put_in_place(draft: Path, folder: Path) -> None:
 
 def _reason(error: OSError) -> str:
     return (error.strerror or os.strerror(error.errno or 0)).lower()
+
+
+def _table_faults(table: pd.DataFrame, path: Path) -> Iterator[Fault]:
+    """What is wrong with one table: its end, its columns, what they hold."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        if file.read(1) != b"\n":
+            yield Fault(f"{path}:{len(table) + 1}", None, "is cut short: its last line has no end")
+    for name in COLUMNS[path.name].split():
+        if name not in table:
+            yield Fault(f"{path}:1", name, "missing column")
+        elif name not in _TEXTS and len(table) and table[name].dtype.kind not in "iuf":
+            yield Fault(str(path), name, "holds something that is not a number")
+        elif name == "status" and not (known := table[name].isin(_STATUSES)).all():
+            row = int((~known).to_numpy().argmax())
+            yield Fault(f"{path}:{row + 2}", name, f"{table[name].iloc[row]!r} is no status of a request")
+
+
+def _row_faults(
+    folder: Path, summary: Mapping[str, object], tables: Mapping[str, pd.DataFrame]
+) -> Iterator[Fault]:
+    """Rows that are missing, because the summary or another table counts more (or fewer) of them.
+
+    `tables` by file name. A run may have kept no steps at all: a table without rows is accepted.
+    """
+    counts: dict[str, float] = {}
+    for key in ("num_requests", "num_not_sent", "num_steps", "warmup_s"):
+        value = summary.get(key)
+        if not isinstance(value, (int, float)):
+            yield Fault(str(folder / SUMMARY), key, "missing or not a number")
+            return
+        counts[key] = value
+    requests, steps = tables[REQUESTS], tables[STEPS]
+    sent = int(counts["num_requests"] - counts["num_not_sent"])
+    if len(requests) != sent:
+        yield _missing(folder / REQUESTS, len(requests), f"{sent:,} requests were sent")
+    if len(steps):
+        # Times are rounded, so a step that began with the end of the warm-up may lie on either side of it.
+        start_s = steps["t_s"] - steps["step_time_s"]
+        fewest = int((start_s >= counts["warmup_s"] + _ROUNDING_S).sum())
+        most = int((start_s >= counts["warmup_s"] - _ROUNDING_S).sum())
+        if not fewest <= counts["num_steps"] <= most:
+            said = f"{int(counts['num_steps']):,} steps began after the warm-up"
+            yield _missing(folder / STEPS, most, said)
+    if PREEMPTIONS in tables:
+        preemptions = int(requests["num_preemptions"].sum())
+        if len(tables[PREEMPTIONS]) != preemptions:
+            said = f"{preemptions:,} preemptions are counted in {REQUESTS}"
+            yield _missing(folder / PREEMPTIONS, len(tables[PREEMPTIONS]), said)
+
+
+def _missing(path: Path, found: int, said: str) -> Fault:
+    return Fault(str(path), None, f"is not whole: it has {found:,} rows, but {said}")

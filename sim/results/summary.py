@@ -1,5 +1,4 @@
-"""`summary.json`: the keys of `vllm bench serve --save-result`, then ours. Nothing in it depends on the wall
-clock.
+"""`summary.json`: the keys of `vllm bench serve --save-result`, then ours, without any wall-clock time.
 
 All latencies end in `_ms`, all other times in `_s`, except vLLM's own `duration` (s). Numbers describe the
 measured requests, those that arrived at or after `warmup_s`; the `num_*` counts of ours describe the whole
@@ -9,15 +8,16 @@ run and add up. A statistic of nothing is null.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cost_models.step_cost import BOUNDS
-from sim.cluster.recorder import Recorder, Status, TokenTimes
+from sim.cluster.recorder import Recorder, RequestLog, Status, TokenTimes
 from sim.cluster.step_log import StepTotals, add_histograms
 from sim.results.metrics import (
     PERCENTILES,
+    VLLM_NAMES,
     Attainment,
     RequestTimes,
     Sample,
@@ -29,11 +29,11 @@ from sim.results.metrics import (
     peak_token_rate,
     percentile,
     percentiles_over_time,
-    request_times,
     sample,
 )
-from sim.scenario.slo import SloTarget
-from sim.values import Floats, Ints, Json, finite
+from sim.scenario import Scenario, SloTarget
+from sim.values import Bools, Floats, Json, finite
+from sim.workload import RequestTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,16 @@ class EngineTotals:
 
 def summarize(
     recorder: Recorder,
-    prompt_tokens: Ints,
+    tokens: TokenTimes,
+    times: RequestTimes,
     *,
-    end_s: float,
     warmup_s: float,
     targets: Mapping[str, SloTarget],
     engines: EngineTotals,
     rejections: Mapping[str, int],
     num_gpus: int,
 ) -> dict[str, Json]:
-    """All numbers of a finished run; `end_s`: when the clock stopped, `targets`: SLO targets by key."""
-    tokens = recorder.token_times()
-    times = request_times(recorder, tokens, prompt_tokens, warmup_s=warmup_s, end_s=end_s)
+    """All numbers of a finished run; `targets` are the SLO targets by their keys."""
     judged = attainment(times, list(targets.values())) if targets else None
     summary: dict[str, Json] = {}
     summary |= _throughput(recorder, tokens, times, judged)
@@ -104,7 +102,7 @@ def _latencies(recorder: Recorder, tokens: TokenTimes, times: RequestTimes) -> d
         "ttft": sample(times.ttft_s[done]),
         "tpot": sample(times.tpot_s[done]),
         "itl": inter_token_gaps(recorder, tokens, done),
-        "e2el": sample(times.e2e_s[done]),
+        "e2e": sample(times.e2e_s[done]),
     }
     waited_s = np.array(recorder.requests.client_queue_s)[done]
     if waited_s.any():
@@ -112,17 +110,24 @@ def _latencies(recorder: Recorder, tokens: TokenTimes, times: RequestTimes) -> d
     found: dict[str, Json] = {}
     thin: list[str] = []
     for metric, of in samples.items():
-        found |= _statistics(metric, of)
-        thin += [f"p{p}_{metric}_ms" for p in PERCENTILES if is_thin(of.size, p)]
+        found |= _statistics(metric, of, ("mean", "median", "std", *(f"p{p}" for p in PERCENTILES)))
+        thin += [f"p{p}_{_vllm_name(metric)}_ms" for p in PERCENTILES if is_thin(of.size, p)]
     found["thin_percentiles"] = thin
     return found
 
 
-def _statistics(metric: str, of: Sample) -> dict[str, Json]:
+def _statistics(metric: str, of: Sample, names: Sequence[str]) -> dict[str, Json]:
+    """The named statistics of a latency in ms, under vLLM's keys, such as `p99_ttft_ms`."""
     mean_s, std_s = mean_and_std(of)
-    found = {"mean": mean_s, "median": percentile(of, 50), "std": std_s}
-    found |= {f"p{p}": percentile(of, p) for p in PERCENTILES}
-    return {f"{name}_{metric}_ms": finite(seconds * 1000.0) for name, seconds in found.items()}
+    numbers = {"mean": mean_s, "std": std_s, "median": percentile(of, 50)}
+    for name in names:
+        if name not in numbers:
+            numbers[name] = percentile(of, float(name.removeprefix("p")))
+    return {f"{name}_{_vllm_name(metric)}_ms": finite(numbers[name] * 1000.0) for name in names}
+
+
+def _vllm_name(metric: str) -> str:
+    return VLLM_NAMES.get(metric, metric)
 
 
 def _slo(judged: Attainment | None, targets: Mapping[str, SloTarget]) -> dict[str, Json]:
@@ -199,3 +204,129 @@ def _time_by_used_blocks(totals: Sequence[StepTotals], window_s: float) -> Float
         pooled = add_histograms(pooled, t.time_by_used_blocks_s)
         pooled[0] += max(window_s - t.busy_s, 0.0)
     return pooled
+
+
+def group_summary(
+    scenario: Scenario,
+    table: RequestTable,
+    times: RequestTimes,
+    log: RequestLog,
+    aborted_s: Mapping[int, float],
+    duration_s: float,
+) -> dict[str, Json]:
+    """Tables by client class and by LoRA adapter where there are several, each group judged by its own SLO.
+
+    `duration_s` is the duration of the run's summary.
+    """
+    classes, adapters = class_groups(scenario, table), adapter_groups(scenario, table)
+    found: dict[str, Json] = {}
+    if len(classes) > 1:
+        found["classes"] = group_table(classes, times, log, aborted_s)
+        found["class_jain_index"] = jain_index(classes, times)
+    if any(section.slo is not None for section in (scenario.workload.classes or {}).values()):
+        found |= _joint_attainment(classes, times, duration_s)
+    if adapters:
+        found["adapters"] = group_table(adapters, times, log, aborted_s)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The requests of one group, marked in `rows`, and what they were promised."""
+
+    name: str
+    rows: Bools
+    targets: Sequence[SloTarget]
+
+
+def class_groups(scenario: Scenario, table: RequestTable) -> list[Group]:
+    """The client classes; one without an SLO of its own has the scenario's."""
+    sections, everyone = scenario.workload.classes or {}, _targets(scenario)
+    groups = []
+    for number, name in enumerate(table.class_names):
+        section = sections.get(name)
+        own = None if section is None or section.slo is None else section.slo.targets
+        groups.append(Group(name, table.class_index == number, everyone if own is None else own))
+    return groups
+
+
+def adapter_groups(scenario: Scenario, table: RequestTable) -> list[Group]:
+    """The LoRA adapters that requests asked for, most popular first, and the requests without one."""
+    if table.adapter is None:
+        return []
+    counts = np.bincount(table.adapter + 1, minlength=len(table.adapter_names) + 1)
+    asked = [number for number in np.argsort(-counts[1:], kind="stable") if counts[number + 1]]
+    names = [(table.adapter_names[number], number) for number in asked]
+    if counts[0]:
+        names.append(("(base model)", -1))
+    return [Group(name, table.adapter == number, _targets(scenario)) for name, number in names]
+
+
+def group_table(
+    groups: Sequence[Group], times: RequestTimes, log: RequestLog, aborted_s: Mapping[int, float]
+) -> dict[str, Json]:
+    """A row for each group, of measured requests; keys as in `summary.json` where it has them.
+
+    `token_share`: of all prompt and output tokens of finished requests. `max_wait_s`: the longest time from
+    an arrival to its first scheduling, or for those never scheduled to their abort (`aborted_s`, by id) or
+    the end of the run.
+    """
+    tokens = np.where(times.done, times.prompt_tokens + times.output_tokens, 0)
+    left_s = np.full(len(times.arrival_s), times.end_s)
+    left_s[list(aborted_s)] = list(aborted_s.values())
+    scheduled_s = np.array(log.first_scheduled_s)
+    waited_s = np.where(np.isnan(scheduled_s), left_s, scheduled_s) - times.arrival_s
+    preemptions = np.array(log.num_preemptions)
+    total = int(tokens.sum())
+    table: dict[str, Json] = {}
+    for group in groups:
+        of = replace(times, measured=times.measured & group.rows)
+        came = of.measured & (of.status != Status.REJECTED)
+        failed = of.measured & ((of.status == Status.ABORTED) | (of.status == Status.REJECTED))
+        row: dict[str, Json] = {
+            "num_requests": int(of.measured.sum()),
+            "completed": int(of.done.sum()),
+            "failed": int(failed.sum()),
+            "token_share": int(tokens[group.rows].sum()) / total if total else 0.0,
+            "num_preemptions": int(preemptions[of.measured].sum()),
+            "max_wait_s": finite(float(waited_s[came].max(initial=0.0))),
+        }
+        for metric in ("ttft", "tpot", "e2e"):
+            row |= _statistics(metric, sample(of.latencies_s(metric)[of.done]), ("mean", "median", "p99"))
+        judged = attainment(of, group.targets)
+        row["slo_attainment"] = finite(judged.joint) if group.targets else None
+        table[group.name] = row
+    return table
+
+
+def _joint_attainment(groups: Sequence[Group], times: RequestTimes, duration_s: float) -> dict[str, Json]:
+    """The summary's figures of attainment where every group has its own SLO."""
+    judged = [
+        attainment(replace(times, measured=times.measured & group.rows), group.targets)
+        for group in groups
+        if group.targets
+    ]
+    good, size = sum(each.num_good for each in judged), sum(each.num_judged for each in judged)
+    return {
+        "slo_attainment": good / size if size else None,
+        "slo_judged_requests": size,
+        "request_goodput": good / duration_s if duration_s > 0 else 0.0,
+    }
+
+
+def jain_index(groups: Sequence[Group], times: RequestTimes) -> float | None:
+    """Jain's index of the speeds that groups see: 1 if all are equal, 1/n if one of n gets everything.
+
+    A group's speed is its mean of output tokens over E2E latency.
+    """
+    speeds = []
+    for group in groups:
+        done = times.done & group.rows & (times.e2e_s > 0)
+        if done.any():
+            speeds.append(float((times.output_tokens[done] / times.e2e_s[done]).mean()))
+    squares = sum(speed * speed for speed in speeds)
+    return sum(speeds) ** 2 / (len(speeds) * squares) if squares else None
+
+
+def _targets(scenario: Scenario) -> Sequence[SloTarget]:
+    return () if scenario.slo is None else scenario.slo.targets

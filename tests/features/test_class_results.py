@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sim.report import screen
-from sim.results.groups import Group, jain_index
+from sim.results.summary import Group, jain_index
 from sim.simulation import simulate
 from tests.features.helpers import make_scenario
 from tests.run.helpers import make_times

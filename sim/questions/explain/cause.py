@@ -28,8 +28,8 @@ from sim.questions.explain.parts import (
     weights,
 )
 from sim.questions.explain.step_phases import Gaps
+from sim.results.accounts import USUAL_PREEMPTIONS
 from sim.results.metrics import RequestTimes, Sample, is_thin, percentile
-from sim.results.preemptions import USUAL_PREEMPTIONS
 from sim.simulation import RunResult
 from sim.values import Floats, Ints
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sim.questions.explain.cause import Cause, Window
 from sim.questions.explain.parts import LABELS
-from sim.results.preemptions import USUAL_PREEMPTIONS
+from sim.results.accounts import USUAL_PREEMPTIONS
 from sim.scenario.engine import EngineSection
 
 METRIC_NAMES = {"ttft": "TTFT", "e2e": "E2E latency", "itl": "ITL"}
