@@ -32,7 +32,10 @@ class Answer(ABC):
     __slots__ = ()
 
     kind: ClassVar[str]
-    """Names `<kind>.json`, and `<kind>s`, the folder that answers go below by default."""
+    """Names `<kind>.json`."""
+
+    root: ClassVar[str] = ""
+    """The folder that answers go below by default; if empty, `<kind>s`."""
 
     owns_folder: ClassVar[bool] = True
     """Whether its folder is its own and is replaced whole. If not, it is written among other files."""
@@ -89,12 +92,12 @@ class Answer(ABC):
         return json.dumps(self.as_json(), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
     def write(self, root: Path | str | None = None, *, draw: bool = True) -> Path:
-        """Write tables, JSON and pages into the answer's folder below `root` (by default `<kind>s`), and the
+        """Write tables, JSON and pages into the answer's folder below `root` (see the class), and the
         figures unless `draw` is false; return the folder.
 
         Raises `InputError` if that fails.
         """
-        folder = self.folder_in(Path(f"{self.kind}s" if root is None else root))
+        folder = self.folder_in(Path((self.root or f"{self.kind}s") if root is None else root))
         tables = {name: csv_text(table) for name, table in self.tables().items()}
         files = {f"{self.kind}.json": self.json_text(), **tables, **self.texts(), **pages(self.document())}
         if self.owns_folder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,19 @@ def table_of_columns(columns: Iterable[tuple[str, Sequence[str]]], left: Collect
 def key_values(rows: Sequence[tuple[str, str]]) -> Table:
     """A table of names and values without a header."""
     return Table(("", ""), tuple(rows), (False, False))
+
+
+def drawing(module: str, *tables: object, function: str = "", **options: object) -> Callable[..., object]:
+    """What draws these tables with `plot_<module>` of a module of `sim.figures`, or with another `function`
+    of it. The module, and Matplotlib with it, are loaded when it draws.
+    """
+
+    def draw(ax: object = None) -> object:
+        loaded = import_module(f"..figures.{module}", __package__)
+        plot: Callable[..., object] = getattr(loaded, function or f"plot_{module}")
+        return plot(*tables, ax, **options)
+
+    return draw
 
 
 def draw_plate(plate: Plate, about: str = "") -> Picture:

@@ -20,7 +20,7 @@ from sim.scenario.section import (
 )
 from sim.scenario.slo import Slo
 from sim.scenario.workload import MixWorkload, WorkloadSection
-from sim.scenario.yaml_text import Places, yaml_text
+from sim.scenario.yaml_text import Data, Places, yaml_text
 from sim.version import dryserve_version
 
 NAME_PATTERN, MOST_NAME_LETTERS = r"^[A-Za-z0-9][A-Za-z0-9._-]*$", 100
@@ -101,6 +101,10 @@ class Scenario(Section):
         copied.__dict__.pop("resolved", None)
         return copied
 
+    def as_data(self) -> dict[str, Data]:
+        """Every field as a file would give it: lists are tuples."""
+        return {name: _as_data(value) for name, value in self.model_dump(mode="json").items()}
+
     def dump_resolved(self) -> str:
         """YAML of every field, engine defaults filled in; equal scenarios and versions give equal text."""
         head = f"mirrors vLLM {self.engine.version}; every default written out"
@@ -110,3 +114,12 @@ class Scenario(Section):
         """Takes note of where the values were given, if the loader says so."""
         if isinstance(context, Places):
             self._places = context
+
+
+def _as_data(value: object) -> Data:
+    if isinstance(value, dict):
+        return {str(key): _as_data(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(_as_data(item) for item in value)
+    assert value is None or isinstance(value, (str, int, float, bool))
+    return value

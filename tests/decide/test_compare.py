@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sim import InputError, compare, load_scenario
+from sim.jobs.options import RunOptions
 from sim.jobs.points import Outcome, Point
-from sim.questions.compare import folder, screen
-from sim.questions.compare.classes import class_table
-from sim.questions.compare.differences import (
+from sim.questions.compare import Comparison
+from sim.questions.compare.results import (
     EXACT,
     NOT_SHOWN,
     SHOWN,
     SHOWN_ALONE,
     TOO_FEW,
+    class_table,
     difference_table,
 )
 from sim.questions.compare.variants import make_variants, policy_names
@@ -30,7 +32,10 @@ STARVED = (
     "workload.lengths={kind: uniform, prompt_tokens: [100, 700], output_tokens: [50, 150]}",
 )
 """So little KV cache that requests push one another out."""
-QUICK = {"workers": 1, "store": None, "replications": 3}
+HERE = RunOptions(workers=1, store=None)
+QUICK = {"options": HERE, "replications": 3}
+
+TWO_WORKERS = {**QUICK, "options": RunOptions(workers=2, store=None)}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +45,11 @@ def victims():
 
 def faults(error: pytest.ExceptionInfo[InputError]) -> list[str]:
     return [str(fault) for fault in error.value.faults]
+
+
+def text_of(found: Comparison) -> str:
+    """The answer on the screen, its lines joined where they are wrapped."""
+    return re.sub(r"\n *(?=\S)", " ", found.as_text())
 
 
 def variants(*given: str, vary: tuple[str, ...] = (), base: str = "kv-starved"):
@@ -57,7 +67,7 @@ def test_a_variant_that_is_the_same_differs_by_exactly_nothing():
     assert (compared["difference"] == 0.0).all()
     assert compared["low"].isna().all()
     assert same.nothing_shown
-    said = screen.render(same)
+    said = text_of(same)
     assert "No difference shown in any of" in said
     assert "+0" not in said
 
@@ -77,8 +87,14 @@ def test_runs_are_paired_by_seed_under_the_same_arrivals(victims):
 
 
 def test_how_many_workers_there_are_does_not_matter(victims):
-    two = compare("kv-starved", "fcfs_tail", "least_computed", overrides=STARVED, **{**QUICK, "workers": 2})
-    assert folder.as_json(two) == folder.as_json(victims)
+    two = compare(
+        "kv-starved",
+        "fcfs_tail",
+        "least_computed",
+        overrides=STARVED,
+        **{**QUICK, "options": RunOptions(workers=2, store=None)},
+    )
+    assert two.as_json() == victims.as_json()
 
 
 def test_what_varies_together_cancels_and_many_comparisons_are_minded():
@@ -125,7 +141,7 @@ def test_two_seeds_that_differ_by_the_same_show_nothing_and_say_what_would():
     assert np.isnan(row["low"])
     assert set(found.verdicts) == {TOO_FEW, NOT_SHOWN}
     assert found.nothing_shown
-    said = screen.render(found)
+    said = text_of(found)
     assert re.search(r"KV p95 \(%\) .* \+0\.\d% \(the same in each of 2 seeds\)", said)
     assert "-1.8% (lower in 2 of 2 seeds)" in said
     assert "Two runs each: differences have no intervals, so nothing is shown." in said
@@ -133,7 +149,7 @@ def test_two_seeds_that_differ_by_the_same_show_nothing_and_say_what_would():
     assert "Bonferroni" not in said
 
 
-TWO = {"workers": 1, "store": None, "replications": 2}
+TWO = {"options": HERE, "replications": 2}
 
 
 @pytest.mark.parametrize(
@@ -163,12 +179,12 @@ def test_where_seeds_change_nothing_a_difference_is_no_matter_of_chance(tmp_path
     row = found.difference("median_ttft_ms")
     assert row["verdict"] == EXACT
     assert row["difference"] > 0.0
-    said = screen.render(found)
+    said = text_of(found)
     assert "(the same in each of 2 seeds)" in said
     assert "All seeds gave the same, so there are no intervals: nothing here is left to chance." in said
     assert "differences" in found.figures
     same = compare(load_scenario(tmp_path / "s.yaml"), "max_num_seqs=1024", **TWO)
-    assert "No difference shown in any of" in screen.render(same)
+    assert "No difference shown in any of" in text_of(same)
 
 
 NAMES = ("median_ttft_ms", "p99_ttft_ms", "p99_tpot_ms", "p99_itl_ms", "p99_e2el_ms", "output_throughput")
@@ -255,8 +271,8 @@ def test_traces_that_are_not_there_are_mistakes_before_anything_runs():
             "kv-starved",
             "mooncake-h100",
             "workload={kind: trace, path: gone.csv}",
-            on_progress=told.append,
-            **QUICK,
+            replications=3,
+            options=replace(HERE, on_progress=told.append),
         )
     assert not told
     placed, varied = sorted(faults(caught))

@@ -1,7 +1,7 @@
 """Policies and configurations under common random numbers: paired differences, and when none is shown.
 
-`variants` reads what is compared, `differences` pairs the runs, `classes` does so for each client class,
-`screen` prints, `pictures` draws and `folder` keeps it.
+`variants` reads what is compared, `results` pairs the runs and says what their differences show, also for
+each client class, and `document` shows it.
 """
 
 from sim.questions.compare.compare import Comparison, compare

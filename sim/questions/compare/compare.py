@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from sim.errors import Fault, InputError
-from sim.jobs.options import Progress, RunOptions
+from sim.jobs.options import RunOptions
 from sim.jobs.points import Outcome, Point, run_points
-from sim.questions.compare.classes import STARVING_S, class_table
-from sim.questions.compare.differences import DIFFERS, difference_table, values_of
+from sim.questions.compare import document
+from sim.questions.compare.results import (
+    STARVING_S,
+    Results,
+    class_table,
+    difference_table,
+    jain,
+    values_of,
+    whole_pairs,
+)
 from sim.questions.compare.variants import Variant, make_variants
 from sim.questions.sweep.cells import trace_faults
+from sim.report.answer import ScenarioAnswer, records
+from sim.report.document import Block, Plate
 from sim.scenario import Scenario, load_scenario
 from sim.scenario.slo import parse_slo
+from sim.statistics.intervals import replication_interval
+from sim.values import Json, plain_json
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
 REPLICATIONS = 10
 MOST_VARIANTS = 50
-LONG = 24
-"""A longer label has a letter in its place in tables."""
 COLUMNS = (
     "arrival_s",
     "class",
@@ -42,96 +51,60 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """What came of a comparison.
+class Comparison(Results, ScenarioAnswer):
+    """The answer of a comparison: `Results`, and how they are shown, drawn and written.
 
-    `table` has a row for each metric and variant (see `sim.questions.compare.differences`), `classes` one
-    for each variant and client class, `runs` the outcomes of each variant in the order of `seeds`. The first
-    variant is the reference.
+    Its folder holds `compare.json`, `differences.csv` (a row for each metric and variant) and, where requests
+    have classes, `classes.csv`.
     """
 
-    base: Scenario
-    variants: tuple[Variant, ...]
-    seeds: tuple[int, ...]
-    runs: tuple[tuple[Outcome, ...], ...]
-    table: pd.DataFrame
-    classes: pd.DataFrame
-    starving_s: float
+    kind = "compare"
+    root = "comparisons"
 
     @property
-    def labels(self) -> list[str]:
-        """What the variants are called."""
-        return [variant.label for variant in self.variants]
+    def question(self) -> str:
+        """How many variants of what, and how often each was run."""
+        return document.question(self)
+
+    def blocks(self) -> Sequence[Block]:
+        """Differences, classes, what is shown, and what to know of it."""
+        return tuple(document.blocks(self))
+
+    def plates(self) -> Sequence[Plate]:
+        """The figures that fit."""
+        return tuple(document.plates(self))
+
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """The differences, and the classes if there are any."""
+        return {"differences.csv": self.table} | ({"classes.csv": self.classes} if len(self.classes) else {})
 
     @property
-    def names(self) -> dict[str, str]:
-        """What variants are called in tables, by label: letters where some label is long."""
-        if max(map(len, self.labels)) <= LONG:
-            return dict(zip(self.labels, self.labels, strict=True))
-        return {label: letters(index) for index, label in enumerate(self.labels)}
+    def has_failed(self) -> bool:
+        """Whether a run failed."""
+        return bool(self.failed)
 
-    @property
-    def failed(self) -> list[tuple[str, str]]:
-        """Variants with failed runs, and why the first failed."""
-        found = ((v.label, next((o.error for o in r if o.error), None)) for v, r in self._pairs())
-        return [(label, error) for label, error in found if error is not None]
+    def asked(self) -> dict[str, Json]:
+        """The seeds and every variant in full."""
+        variants = {variant.label: variant.scenario.dump_resolved() for variant in self.variants}
+        return {"seeds": list(self.seeds), "variants": variants}
 
-    def _pairs(self) -> list[tuple[Variant, tuple[Outcome, ...]]]:
-        return list(zip(self.variants, self.runs, strict=True))
-
-    def difference(self, column: str, variant: str | None = None) -> dict[str, object]:
-        """The row of a metric's column, such as `p99_ttft_ms`, of a variant, by default the last."""
-        chosen = self.table["column"].eq(column) & self.table["variant"].eq(variant or self.labels[-1])
-        rows = self.table[chosen].to_dict("records")
-        if not rows:
-            known = ", ".join(dict.fromkeys(self.table["column"]))
-            raise KeyError(f"no {column} of {variant or self.labels[-1]}; there are {known}")
-        return {str(key): value for key, value in rows[0].items()}
-
-    @property
-    def verdicts(self) -> list[str]:
-        """What each comparison made shows; see `sim.questions.compare.differences.verdict`."""
-        return [str(each) for each in self.table["verdict"].dropna()] if "verdict" in self.table else []
-
-    @property
-    def nothing_shown(self) -> bool:
-        """Whether no metric of any variant is shown to differ."""
-        return len(self.verdicts) > 0 and not any(verdict in DIFFERS for verdict in self.verdicts)
-
-    @property
-    def pairs(self) -> list[list[Outcome]]:
-        """The runs of each variant under the seeds of which no run failed."""
-        return whole_pairs(self.runs)
-
-    @property
-    def figures(self) -> list[str]:
-        """The names of the figures that can be drawn."""
-        from sim.questions.compare.pictures import figures
-
-        return list(figures(self))
-
-    def plot(self, kind: str | None = None, ax: Axes | None = None) -> Axes:
-        """Draw a figure by its name (see `figures`), by default the first."""
-        from sim.questions.compare.pictures import figures
-
-        drawn = figures(self)
-        if kind not in (None, *drawn):
-            raise ValueError(f"no figure {kind!r} of this comparison; it has {', '.join(drawn)}")
-        return drawn[kind or next(iter(drawn))](ax)
-
-    def write(self, root: Path | str = "comparisons", *, draw: bool = True) -> Path:
-        """Write the tables, and the figures unless `draw` is false, into a folder below `root`; return it."""
-        from sim.questions.compare import folder
-
-        written = folder.write(self, Path(root))
-        if draw:
-            folder.draw(self, written)
-        return written
-
-
-def letters(index: int) -> str:
-    """A to Z, then AA, AB, …"""
-    return (letters(index // 26 - 1) if index >= 26 else "") + chr(ord("A") + index % 26)
+    def as_json(self) -> dict[str, Json]:
+        """The whole comparison but its single runs, as plain data."""
+        indices = {label: replication_interval(jain(run)) for label, run in self.labelled_runs}
+        return {
+            "reference": self.labels[0],
+            "variants": list(self.labels),
+            "seeds": list(self.seeds),
+            "comparisons": len(self.verdicts),
+            "nothing_shown": self.nothing_shown,
+            "differences": records(self.table),
+            "classes": records(self.classes),
+            "jain_index": {
+                label: plain_json({"estimate": found.estimate, "low": found.low, "high": found.high})
+                for label, found in indices.items()
+            },
+            "failed": dict(self.failed),
+        }
 
 
 def compare(
@@ -143,12 +116,7 @@ def compare(
     replications: int | None = None,
     seeds: Sequence[int] | None = None,
     starving_s: float = STARVING_S,
-    backend: str = "loky",
-    address: str | None = None,
-    workers: int | None = None,
-    store: Path | Literal["default"] | None = "default",
-    on_progress: Callable[[Progress], None] | None = None,
-    allow_plugins: bool = False,
+    options: RunOptions | None = None,
 ) -> Comparison:
     """Simulate variants of a scenario under the same seeds, and pair their runs.
 
@@ -158,7 +126,8 @@ def compare(
     Three seeds of a short run, in this process and without a store; three seeds show little, two nothing:
 
     >>> few = {"overrides": ["workload.num_requests=60"], "replications": 3}
-    >>> found = compare("kv-starved", "fcfs_tail", "least_computed", **few, workers=1, store=None)
+    >>> here = RunOptions(workers=1, store=None)
+    >>> found = compare("kv-starved", "fcfs_tail", "least_computed", **few, options=here)
     >>> found.labels
     ['fcfs_tail', 'least_computed']
     >>> row = found.difference("output_throughput")
@@ -167,9 +136,8 @@ def compare(
 
     A variant is the name of a policy, `field=value,…`, or another scenario; `vary` (`path=values`) adds one
     for each value. The first is the reference: the scenario itself, unless two or more variants of it are
-    given. Seeds are base, base + 1, …, the same for all, so that arrivals and lengths are the same too. How
-    and where runs are made is as in `sim.jobs.points.run_points`. Raises `InputError` with all
-    mistakes before anything runs.
+    given. Seeds are base, base + 1, …, the same for all, so that arrivals and lengths are the same too.
+    `options` say how and where runs are made. Raises `InputError` with all mistakes before anything runs.
     """
     base = scenario if isinstance(scenario, Scenario) else load_scenario(scenario, overrides)
     faults = _option_faults(replications, seeds, starving_s)
@@ -196,26 +164,9 @@ def compare(
         for seed in chosen
         for number, variant in enumerate(found)
     ]
-    outcomes = run_points(
-        points,
-        columns=COLUMNS,
-        options=RunOptions(
-            workers=workers,
-            backend=backend,
-            address=address,
-            store=store,
-            on_progress=on_progress,
-            allow_plugins=allow_plugins,
-        ),
-    )
+    outcomes = run_points(points, columns=COLUMNS, options=options or RunOptions())
     runs = tuple(tuple(outcomes[number :: len(found)]) for number in range(len(found)))
     return make_comparison(base, found, chosen, runs, starving_s)
-
-
-def whole_pairs(runs: Sequence[Sequence[Outcome]]) -> list[list[Outcome]]:
-    """The runs of each variant under the seeds of which no variant's run failed."""
-    whole = [all(outcome.error is None for outcome in pair) for pair in zip(*runs, strict=True)]
-    return [[outcome for outcome, is_whole in zip(run, whole, strict=True) if is_whole] for run in runs]
 
 
 def make_comparison(

@@ -147,7 +147,7 @@ def _policy(base: Scenario, path: str, name: str) -> dict[str, Data]:
 
 def _with(base: Scenario, settings: Mapping[str, Data], where: str) -> Variant:
     """The scenario with these fields, and a label of their names and values."""
-    data: Data = _plain(base.model_dump(mode="json"))
+    data: Data = base.as_data()
     faults, label = [], []
     for name, value in settings.items():
         path = full_path(base, name)
@@ -173,13 +173,3 @@ def _words(value: Data) -> str:
     from sim.questions.sweep.cells import words
 
     return "null" if value is None else words(value)
-
-
-def _plain(value: object) -> Data:
-    """What `model_dump` gives, with the tuples that a scenario file would give in place of lists."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return tuple(_plain(item) for item in value)
-    assert value is None or isinstance(value, (str, int, float, bool))
-    return value

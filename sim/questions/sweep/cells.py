@@ -47,8 +47,7 @@ def make_cells(base: Scenario, axes: Sequence[Axis], num_seeds: int = 1) -> list
     if num_cells * num_seeds > MOST_RUNS:
         message = f"{num_cells:,} points with {num_seeds} seeds each are more than {MOST_RUNS:,} runs"
         raise input_error(message, where="--grid")
-    data = _plain(base.model_dump(mode="json"))
-    assert isinstance(data, dict)
+    data = base.as_data()
     cells: list[Cell] = []
     faults: list[list[Fault]] = []
     indices = list(product(*(range(len(axis.rows)) for axis in axes)))
@@ -137,16 +136,6 @@ def _mistakes(
                 if fault not in told:
                     told.add(fault)
                     yield fault
-
-
-def _plain(value: object) -> Data:
-    """What `model_dump` gives, with the tuples that a scenario file would give in place of lists."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return tuple(_plain(item) for item in value)
-    assert value is None or isinstance(value, (str, int, float, bool))
-    return value
 
 
 def words(value: object) -> str:
