@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from sim import compare
+from sim.jobs.options import RunOptions
 
-QUICK = {"workers": 1, "store": None}
+QUICK = {"options": RunOptions(workers=1, store=None)}
 
 
 def test_a_watermark_ends_preemption_costs_first_tokens_and_halves_the_tail_of_itl():
