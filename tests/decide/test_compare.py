@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim import InputError, compare, load_scenario
-from sim.jobs.options import RunOptions
+from sim import InputError, RunOptions, compare, load_scenario
 from sim.jobs.points import Outcome, Point
 from sim.questions.compare import Comparison
 from sim.questions.compare.results import (

@@ -11,8 +11,8 @@ import pytest
 from sim import load_scenario
 from sim.jobs.points import Outcome, Point
 from sim.questions.size.promise import CLOSE, JOINT, MET, MISSED, Promise, judge
-from sim.questions.sweep.answer import best_capacity, best_cell, capacities
-from sim.questions.sweep.tables import interval_of
+from sim.questions.sweep.findings import best_capacity, best_cell, capacities
+from sim.questions.sweep.measures import interval_of
 from sim.scenario.slo import parse_slo
 from sim.statistics import wilson_interval
 

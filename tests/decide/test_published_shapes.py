@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sim import compare
-from sim.jobs.options import RunOptions
+from sim import RunOptions, compare
 
 QUICK = {"options": RunOptions(workers=1, store=None)}
 

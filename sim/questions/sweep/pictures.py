@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from sim.questions.sweep.axes import CONCURRENCY, RATE
 from sim.questions.sweep.cells import labels
 from sim.questions.sweep.findings import capacity_costs
 from sim.questions.sweep.results import Results
-from sim.report.document import Plate
+from sim.report.document import Plate, drawing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,12 +48,12 @@ def plates(sweep: Results) -> Iterator[Plate]:
     if RATE in sweep.paths and few:
         if sweep.targets and table["slo_attainment"].notna().all():
             shows = "Share of requests within the SLO over the rate; the line at the share that is wanted."
-            yield Plate("attainment", shows, _figure("attainment", table, target=_wanted(sweep)))
+            yield Plate("attainment", shows, drawing("attainment", table, target=_wanted(sweep)))
         shows = "Finished requests a second over those sent, and how many of them met the SLO."
-        yield Plate("saturation", shows, _figure("saturation", table))
+        yield Plate("saturation", shows, drawing("saturation", table))
     if load is not None and few:
         for metric in ("ttft", "tpot"):
-            draw = _figure("latency_throughput", table, metric=metric, slo_s=_limit(sweep, metric))
+            draw = drawing("latency_throughput", table, metric=metric, slo_s=_limit(sweep, metric))
             shows = f"{metric.upper()} over the throughput that goes with it, load by load."
             yield Plate(f"{metric}_throughput", shows, draw)
     if len(sweep.paths) == 2 and sweep.targets and table[list(sweep.paths)].nunique().min() > 1:
@@ -63,7 +62,7 @@ def plates(sweep: Results) -> Iterator[Plate]:
         )
     if sweep.prices is not None and len(sweep.capacities) > 1:
         costs = capacity_costs(sweep.summary, sweep.capacities)
-        draw = _figure("capacity_cost", costs, currency=sweep.prices.currency)
+        draw = drawing("capacity_cost", costs, currency=sweep.prices.currency)
         yield Plate("capacity_cost", "Requests within the SLO that money buys.", draw)
     if len(sweep.paths) == 1 and load is None:
         draw = partial(_knob_curves, table, sweep.paths[0])
@@ -72,19 +71,8 @@ def plates(sweep: Results) -> Iterator[Plate]:
         shows = "Tokens of each step, and gaps between tokens, under the smallest and the largest budget."
         yield Plate("budget_strips", shows, partial(_budget_strips, sweep), (6.0, 3.6))
     if few and TRADES.intersection(sweep.paths):
-        draw = _figure("pareto", _pareto_table(table, sweep), tpot_slo_s=_limit(sweep, "tpot"))
+        draw = drawing("pareto", _pareto_table(table, sweep), tpot_slo_s=_limit(sweep, "tpot"))
         yield Plate("pareto", "The speed that one user sees against the output of a GPU.", draw)
-
-
-def _figure(name: str, table: pd.DataFrame, **options: object) -> partial[Axes]:
-    """The figure's own function, of the module of its name, which is loaded when it is called."""
-
-    def draw(ax: Axes | Figure | None = None) -> Axes:
-        module = import_module(f"...figures.{name}", __package__)
-        axes: Axes = getattr(module, f"plot_{name}")(table, ax, **options)
-        return axes
-
-    return partial(draw)
 
 
 def _limit(sweep: Results, metric: str) -> float | None:
