@@ -374,7 +374,7 @@ class Cohort:
         if stay < SHORTEST_STAY:
             return
         clock = self.clock
-        alone = not self._kv.caching or self._kv.enters_unseen(request)
+        alone = not self._kv.caching or self._kv.entry_is_implied(request)
         member = request.member = Member(request, computed - clock, clock + stay, alone)
         for output in self.in_flight:
             output.remove(request)
@@ -445,7 +445,7 @@ class Cohort:
         if self._ahead:
             request.num_output_placeholders = request.num_tokens_in_flight = in_flight
         self.catch_up(request)
-        self._kv.note_quiet(request, computed - 1, 1)
+        self._kv.note_next_change(request, computed - 1, 1)
 
     def write_back_all(self) -> None:
         """Bring every member's own counts up to date."""
@@ -490,7 +490,7 @@ class Cohort:
         assert member is not None
         request.num_tokens = self.clock + member.base + 1 - len(self.in_flight)
         self._kv.enter(request, member.base + entered)
-        if self._kv.enters_unseen(request):
+        if self._kv.entry_is_implied(request):
             member.alone = True
             self._shared.remove(request)
 

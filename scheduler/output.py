@@ -176,7 +176,7 @@ class SchedulerOutput:
             computed = request.num_computed_tokens
             in_flight = request.num_output_placeholders
             if (
-                computed >= request.kv_quiet_until
+                computed >= request.next_kv_change_tokens
                 or request.num_tokens + in_flight + request.num_draft_tokens - computed != 1
                 or (in_flight and computed + 2 - in_flight >= request.max_total_tokens)
                 or num_steady >= room

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from scheduler.kv_cache.keys import BlockKeys
 from scheduler.status import FIRST_FINISHED, RequestStatus, check_move
-from scheduler.tokens import TokenRange, TokenRuns
+from scheduler.tokens import BlockKeys, TokenRange, TokenRanges
 
 if TYPE_CHECKING:
     from scheduler.calendar import Member
@@ -39,12 +38,10 @@ class Request:
         "client_index",
         "drop_stale_output",
         "expected_output_tokens",
-        "hashed_shift",
         "high_water_tokens",
         "ignore_eos",
         "is_prefill_chunk",
         "junction_tokens",
-        "kv_quiet_until",
         "lora_name",
         "max_tokens",
         "max_total_tokens",
@@ -52,6 +49,7 @@ class Request:
         "min_tokens",
         "needs_grammar",
         "next_full_tokens",
+        "next_kv_change_tokens",
         "num_cached_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -116,7 +114,7 @@ class Request:
         self.expected_output_tokens = expected_output_tokens
         """A guess at the output's length that came with the request, for policies; never the truth."""
 
-        self.tokens = TokenRuns()
+        self.tokens = TokenRanges()
         self.num_tokens = self.tokens.append_ranges(0, prompt)
         if self.num_tokens < 1 or max_tokens < 1:
             raise ValueError(
@@ -171,14 +169,13 @@ class Request:
 
         self.block_keys = BlockKeys()
         """Hashes of the leading full blocks, see `kv_cache.hashes`."""
-        self.hashed_shift = 0
         self.block_tables: list[list[int]] = []
         """Block ids per KV group; empty while the request holds none."""
         self.num_cached_blocks: list[int] = []
         """Leading blocks per KV group that have been entered in the prefix cache."""
         self.next_full_tokens = 0
         """The number of tokens that fills the next block to enter in the prefix cache."""
-        self.kv_quiet_until = 0
+        self.next_kv_change_tokens = 0
         """While fewer tokens than this are computed, one more changes nothing in the KV cache."""
 
     @property

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections import deque
 
 from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec
-from scheduler.kv_cache.chunked_local import ChunkedLocalManager
 from scheduler.kv_cache.entry import EntryLimit, InBlockBoundary, ReachableBlocks
 from scheduler.kv_cache.hashes import BlockHasher
 from scheduler.kv_cache.interface import NEVER, NULL_BLOCK, KVCache, Pool, PrefixHits
 from scheduler.kv_cache.lookup import PrefixLookup
-from scheduler.kv_cache.mamba import AlignedMambaManager, MambaManager
 from scheduler.kv_cache.manager import GroupManager
 from scheduler.kv_cache.pool import BlockPool
-from scheduler.kv_cache.sliding import SlidingManager
+from scheduler.kv_cache.windows import AlignedMambaManager, ChunkedLocalManager, MambaManager, SlidingManager
 from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.speculation import Drafter
@@ -204,7 +202,7 @@ class GroupedKVCache(KVCache):
                 manager.extend(request, num_slots)
         if self.caching and enter_cache:
             self.enter(request, min(computed + num_new_tokens, request.num_tokens))
-        self._note_quiet(request, computed, num_new_tokens)
+        self._note_next_change(request, computed, num_new_tokens)
         return True
 
     def grow(self, request: Request, num_new_tokens: int, num_lookahead_tokens: int = 0) -> bool:
@@ -224,7 +222,7 @@ class GroupedKVCache(KVCache):
         num_tokens = min(computed + num_new_tokens, request.num_tokens)
         if num_tokens >= request.next_full_tokens and self.caching:
             self.enter(request, num_tokens)
-        self._note_quiet(request, computed, num_new_tokens)
+        self._note_next_change(request, computed, num_new_tokens)
         return True
 
     def num_blocks_for(
@@ -263,7 +261,7 @@ class GroupedKVCache(KVCache):
             for manager in self.managers:
                 manager.extend(request, computed)
 
-    def _note_quiet(self, request: Request, computed: int, num_tokens: int) -> None:
+    def _note_next_change(self, request: Request, computed: int, num_tokens: int) -> None:
         """Work out up to where one-token steps need no call of `allocate`.
 
         Nowhere while a prompt or what was lost by a preemption is computed: then there is more to note.
@@ -274,8 +272,8 @@ class GroupedKVCache(KVCache):
         if self.rules.windows_drop_processed_tokens:
             computed -= request.num_tokens_in_flight
         for manager in self.managers:
-            until = min(until, manager.quiet_until(request, computed))
-        request.kv_quiet_until = until - self.num_lookahead_tokens
+            until = min(until, manager.next_change_tokens(request, computed))
+        request.next_kv_change_tokens = until - self.num_lookahead_tokens
 
     # --- cache and end ----------------------------------------------------------------------------------
 
@@ -304,7 +302,7 @@ class GroupedKVCache(KVCache):
         """The request holds nothing any more; its blocks have been released, or are kept by the caller."""
         request.block_tables = []
         request.num_cached_blocks = []
-        request.kv_quiet_until = 0
+        request.next_kv_change_tokens = 0
         del self.holders[request.request_id]
 
     def num_hashed_tokens(self, request: Request) -> int:

@@ -1,11 +1,11 @@
 """Block hashes: an exact integer key for every full block of a request, chained through all blocks before it.
 
 Two blocks have the same key if and only if their texts, everything before them, and the extras (LoRA adapter
-in every block, cache salt in the first) are the same. No digest is needed because a text is a few runs of
+in every block, cache salt in the first) are the same. No digest is needed because a text is a few ranges of
 consecutive ids (see `scheduler.tokens`):
 
-* a first block that is one run and has no extras takes its key from its first token;
-* a block that continues the run in which the block before it ended has that block's key plus one;
+* a first block that is one range and has no extras takes its key from its first token;
+* a block that continues the range in which the block before it ended has that block's key plus one;
 * every other block gets the next unused number for its (parent key, pieces, extras).
 
 So a prompt that shares nothing is hashed by arithmetic, thousands of blocks at once, and only the places
@@ -57,36 +57,35 @@ class BlockHasher:
             return
         tokens = request.tokens
         starts, shifts = tokens.starts, tokens.shifts
-        if index + 1 == full and starts[-1] <= index * size and index and request.hashed_shift == shifts[-1]:
-            keys.length = full  # the run in which the last block ended fills one more
+        if index + 1 == full and starts[-1] <= index * size and index and keys.last_shift == shifts[-1]:
+            keys.length = full  # the range in which the last block ended fills one more
             return
         while index < full:
             begin = index * size
-            run = tokens.run_at(begin)
-            run_end = starts[run + 1] if run + 1 < len(starts) else request.num_tokens
-            if begin + size + ahead <= run_end:
-                count = (run_end - ahead) // size - index
+            place = tokens.range_at(begin)
+            range_end = starts[place + 1] if place + 1 < len(starts) else request.num_tokens
+            if begin + size + ahead <= range_end:
+                count = (range_end - ahead) // size - index
                 if index == 0 and request.lora_name is None and request.cache_salt is None:
-                    keys.append(shifts[run] << ROOM_BITS, count)
-                elif index and request.hashed_shift == shifts[run]:
+                    keys.append(shifts[place] << ROOM_BITS, count)
+                elif index and keys.last_shift == shifts[place]:
                     keys.length += count
                 else:
                     keys.append(self._number(request, begin), count)
                 index += count
             else:
                 keys.append(self._number(request, begin), 1)
-                run = tokens.run_at(begin + size + ahead - 1)
+                place = tokens.range_at(begin + size + ahead - 1)
                 index += 1
-            request.hashed_shift = shifts[run]
+            keys.last_shift = shifts[place]
 
     def goes_on(self, request: Request) -> bool:
         """Whether each key still to be made is the one before it plus one."""
-        tokens = request.tokens
-        known = request.block_keys.length
+        tokens, keys = request.tokens, request.block_keys
         return (
-            known > 0
-            and tokens.starts[-1] <= known * self.block_size
-            and request.hashed_shift == tokens.shifts[-1]
+            keys.length > 0
+            and tokens.starts[-1] <= keys.length * self.block_size
+            and keys.last_shift == tokens.shifts[-1]
         )
 
     def truncate(self, request: Request, num_tokens: int) -> None:
@@ -96,7 +95,7 @@ class BlockHasher:
         if keys.length:
             tokens = request.tokens
             last = keys.length * self.block_size + self.lookahead - 1
-            request.hashed_shift = tokens.shifts[tokens.run_at(last)]
+            keys.last_shift = tokens.shifts[tokens.range_at(last)]
 
     def rebuild(self, request: Request) -> None:
         """Make all keys anew from the present tokens."""

@@ -186,7 +186,7 @@ class GroupManager:
         """Release the whole table, tail first."""
         self.pool.release(reversed(request.block_tables[self.index]))
 
-    def quiet_until(self, request: Request, num_computed_tokens: int) -> int:
+    def next_change_tokens(self, request: Request, num_computed_tokens: int) -> int:
         """While fewer tokens than this are computed, one more needs no new block, fills none and drops none.
 
         `num_computed_tokens`: computed before the step now being allocated for.

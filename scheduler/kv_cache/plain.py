@@ -154,7 +154,7 @@ class PlainKVCache(KVCache):
             request.block_tables[0] += pool.take(missing)
         if self.caching and enter_cache:
             self.enter(request, min(tokens, request.num_tokens))
-        self.note_quiet(request, computed, num_new_tokens)
+        self.note_next_change(request, computed, num_new_tokens)
         return True
 
     def grow(self, request: Request, num_new_tokens: int, num_lookahead_tokens: int = 0) -> bool:
@@ -172,7 +172,7 @@ class PlainKVCache(KVCache):
             known = min(tokens, request.num_tokens)
             if known >= request.next_full_tokens:
                 self.enter(request, known)
-        self.note_quiet(request, computed, num_new_tokens)
+        self.note_next_change(request, computed, num_new_tokens)
         return True
 
     def num_blocks_for(
@@ -187,13 +187,13 @@ class PlainKVCache(KVCache):
         assert isinstance(hits, RunHits)
         return max(needed - hits.num_blocks, 0) + hits.num_free
 
-    def note_quiet(self, request: Request, computed: int, num_tokens: int) -> None:
+    def note_next_change(self, request: Request, computed: int, num_tokens: int) -> None:
         """Work out up to where one-token steps need no call of `grow`."""
         until = len(request.block_tables[0]) * self.block_size - self.num_lookahead_tokens
         if self.caching:
             until = min(until, request.next_full_tokens - 1)
         recomputing = computed + num_tokens < max(request.high_water_tokens, request.num_tokens)
-        request.kv_quiet_until = 0 if recomputing else min(until, self.max_model_len - 1)
+        request.next_kv_change_tokens = 0 if recomputing else min(until, self.max_model_len - 1)
 
     # --- cache and end ----------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class PlainKVCache(KVCache):
             full = first
         request.next_full_tokens = (full + 1) * size
 
-    def enters_unseen(self, request: Request) -> bool:
+    def entry_is_implied(self, request: Request) -> bool:
         """Whether the blocks that the request fills from here on belong to its last run, without being named.
 
         So it is while the text goes on by consecutive ids, and until somebody else computes the same text.
@@ -248,7 +248,7 @@ class PlainKVCache(KVCache):
             self.run_pool.release(request)
             request.block_tables = []
             request.num_cached_blocks = []
-            request.kv_quiet_until = 0
+            request.next_kv_change_tokens = 0
             del self.holders[request.request_id]
 
     def num_hashed_tokens(self, request: Request) -> int:

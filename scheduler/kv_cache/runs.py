@@ -20,9 +20,9 @@ from typing import Protocol
 
 from scheduler.kv_cache.hashes import ROOM_BITS
 from scheduler.kv_cache.interface import NULL_BLOCK, PrefixHits
-from scheduler.kv_cache.keys import BlockKeys
 from scheduler.kv_cache.run_queue import OPEN, BlockRun, RunQueue
 from scheduler.request import Request
+from scheduler.tokens import BlockKeys
 
 
 class RunWatcher(Protocol):

@@ -99,7 +99,7 @@ class BothCaches:
         for first, second in self.active:
             assert first.block_tables == second.block_tables
             assert first.num_cached_blocks == second.num_cached_blocks
-            assert first.kv_quiet_until == second.kv_quiet_until
+            assert first.next_kv_change_tokens == second.next_kv_change_tokens
             for key, same in zip(first.block_keys, second.block_keys):  # noqa: B905, runs name keys late
                 assert one.pool.find(key, 0) == two.pool.find(same, 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler import GroupKind, KVGroupSpec, Request
-from scheduler.kv_cache.free_queue import FreeQueue
+from scheduler.kv_cache.pool import FreeQueue
 from tests.scheduler.helpers import free_blocks, make_engine, make_requests, step
 
 

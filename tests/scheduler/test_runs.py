@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from scheduler import KVCacheConfig, Request
-from scheduler.kv_cache.keys import BlockKeys
 from scheduler.kv_cache.plain import PlainKVCache
 from scheduler.release import release
 from scheduler.speculation import Drafter
+from scheduler.tokens import BlockKeys
 from tests.scheduler.both_caches import SIZE, BothCaches
 
 
