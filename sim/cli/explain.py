@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.options import AllowPlugins, AsJson, NoFigures, Overrides, Workers
+
 
 class Metric(StrEnum):
     """Which latency; `e2el` is vLLM's name for `e2e`."""
@@ -30,29 +32,20 @@ def explain(
     percentile: Annotated[
         float, typer.Option(min=50, max=99.99, help="The slowest beyond this percentile are explained.")
     ] = 99,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="A.B=C", help="Override a field, such as workload.rate_per_s=12."),
-    ] = None,
+    overrides: Overrides = None,
     no_remedies: Annotated[
         bool, typer.Option("--no-remedies", help="Find the cause only; simulate no changes.")
     ] = False,
-    no_figures: Annotated[bool, typer.Option("--no-figures", help="Draw nothing.")] = False,
-    workers: Annotated[
-        int | None, typer.Option("--workers", "-j", min=1, help="Processes for remedies; default: all cores.")
-    ] = None,
+    no_figures: NoFigures = False,
+    workers: Workers = None,
     out: Annotated[Path, typer.Option(help="Folder for results of a scenario.")] = Path("runs"),
-    allow_plugins: Annotated[
-        bool, typer.Option("--allow-plugins", help="Let the scenario name policy classes of your own.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print explain.json in place of the screen.")
-    ] = False,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say why p99 TTFT (or E2E, ITL) of a run is what it is, and what would change it.
 
     The cause is printed first, the remedies when they have been simulated. A run folder is run again from its
-    scenario, which gives the same run. Screen, tables and figures go into the run's folder, below explain/.
+    scenario, which gives the same run. Pages, tables and figures go into the run's folder, below explain/.
     """
     from sim.cli.options import run_options
     from sim.cli.progress import progress_bar

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.options import AllowPlugins, NoFigures
+
 
 def regress(
     folder: Annotated[
@@ -24,17 +26,15 @@ def regress(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for report, figures and tables.")] = Path("runs/regress"),
-    no_figures: Annotated[bool, typer.Option("--no-figures", help="Write tables only.")] = False,
-    allow_plugins: Annotated[
-        bool, typer.Option("--allow-plugins", help="Import policy classes of your own that scenarios name.")
-    ] = False,
+    no_figures: NoFigures = False,
+    allow_plugins: AllowPlugins = False,
 ) -> None:
     """Run a folder of small scenarios and hold the results against the folder's baseline.json.
 
     Exits 1 if a number differs by more than the baseline allows, or if a layer (workload, scheduler, cost
     model, memory plan, cluster) no longer does what it did, and names number, scenario and layer. Differences
-    are shown against the error that validation found. The folder for results gets report.md, figures,
-    regress.json, and baseline.json as it would be.
+    are shown against the error that validation found. The folder for results gets report.md and
+    .html, figures, regress.json, and baseline.json as it would be.
     """
     from sim.cli.tail import print_answer, tell_failures
     from sim.errors import InputError, input_error

@@ -14,7 +14,7 @@ from sim.questions.explain.remedies import (
     Remedy,
     Source,
     _changed,
-    as_it_is,
+    effects_of,
     prompt_edges,
     ranked,
     try_remedies,
@@ -42,7 +42,7 @@ def tried(tmp_path: Path, *overrides: str) -> tuple[Effect, list[Remedy]]:
     observed = observe(source.load())
     proposals = [Candidate(text, (text,)) for text in overrides]
     remedies = try_remedies(source, observed.result.scenario, proposals, 99, options=RunOptions(workers=1))
-    return as_it_is(observed, 99).as_it_is, remedies
+    return effects_of(observed, 99).as_it_is, remedies
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_blocks_that_were_given_follow_the_memory_plan(tmp_path: Path):
 
 def test_ttft_by_length_of_prompt(tmp_path: Path):
     source = Source(str(write_scenario(tmp_path, TIGHT)))
-    effect = as_it_is(observe(source.load()), 99, [0, 1000]).as_it_is
+    effect = effects_of(observe(source.load()), 99, [0, 1000]).as_it_is
     short, long = effect.by_prompt
     assert short.num_requests == 40
     assert long.num_requests == 0

@@ -5,7 +5,7 @@ Only what can matter for what was found is proposed; whether it does is for the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,23 +25,19 @@ _FOLLOWERS = {"max_num_seqs": "max_active", "max_num_batched_tokens": "max_num_s
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a run showed; `engine` has its defaults filled in.
-
-    `weight` is each part's share of what makes the slowest slow, 0 to 1.
-    """
+    """What the choice of remedies goes by; `engine` has its defaults filled in."""
 
     engine: EngineSection
     cluster: ClusterSection
-    metric: str
-    weight: Mapping[str, float]
-    num_preemptions: int
+    cause: Cause
     peak_running: int
     longest_prompt_tokens: int
     median_prompt_tokens: float
 
     def matters(self, *parts: str) -> bool:
         """Whether these parts together are a tenth of the cause or more."""
-        return sum(self.weight.get(part, 0.0) for part in parts) >= 0.1
+        weight = self.cause.weight
+        return sum(weight[part] for part in parts) >= 0.1
 
     @property
     def has_long_prompts(self) -> bool:
@@ -50,16 +46,14 @@ class Facts:
 
 
 def facts_of(observed: Observed, cause: Cause) -> Facts:
-    """What the choice of remedies goes by."""
+    """The facts of an observed run."""
     result = observed.result
     prompts = result.times.prompt_tokens[result.times.done]
     running = [log.kept()[2][:, 3].max(initial=0) for log in result.recording[0].steps]
     return Facts(
         result.setup.engine,
         result.scenario.cluster,
-        cause.metric,
-        cause.weight,
-        cause.preemption.count,
+        cause,
         int(max(running, default=0)),
         int(prompts.max(initial=0)),
         float(np.median(prompts)) if len(prompts) else 0.0,
@@ -99,14 +93,14 @@ def _shown(value: object) -> str:
 def _blocks(facts: Facts) -> Iterator[Candidate]:
     """KV blocks run out: more of them, or fewer who share them, or others who have to go."""
     engine = facts.engine
-    if not facts.matters("kv_blocks", "preempted", "recompute") and not facts.num_preemptions:
+    if not facts.matters("kv_blocks", "preempted", "recompute") and not facts.cause.preemption.count:
         return
     utilization = engine.gpu_memory_utilization
     if utilization is not None and utilization < 0.95:
         yield _set(engine, "gpu_memory_utilization", min(round(utilization + 0.05, 3), 0.95))
     if engine.kv_cache_dtype in ("auto", "bfloat16"):
         yield _set(engine, "kv_cache_dtype", "fp8")
-    if not facts.num_preemptions:
+    if not facts.cause.preemption.count:
         if engine.watermark:
             yield _set(engine, "watermark", 0.0)
         return
@@ -140,7 +134,7 @@ def _tokens(facts: Facts) -> Iterator[Candidate]:
     """The token budget is used up, or what it lets in makes steps long."""
     engine, budget = facts.engine, facts.engine.max_num_batched_tokens
     assert budget is not None
-    if facts.metric == "itl" or (facts.metric == "e2e" and facts.matters("by_prefills")):
+    if facts.cause.metric == "itl" or (facts.cause.metric == "e2e" and facts.matters("by_prefills")):
         if facts.matters("by_prefills"):
             for part in (2, 4):
                 if budget // part >= 256:
@@ -186,7 +180,7 @@ def _rest(facts: Facts) -> Iterator[Candidate]:
             )
         if engine.prefill_interval > 1:
             yield _set(engine, "prefill_interval", 1)
-    if facts.metric != "ttft" and facts.matters("decode", "by_decodes"):
+    if facts.cause.metric != "ttft" and facts.matters("decode", "by_decodes"):
         fewer = facts.peak_running // 2
         if fewer:
             yield _set(engine, "max_num_seqs", fewer)

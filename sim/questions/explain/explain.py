@@ -32,7 +32,7 @@ from sim.questions.explain.remedies import (
     Effects,
     Remedy,
     Source,
-    as_it_is,
+    effects_of,
     ranked,
     try_remedies,
     verdict,
@@ -204,7 +204,7 @@ def explain(
     allow_plugins = options is not None and options.allow_plugins
     observed = observe(source.load(), progress=progress, allow_plugins=allow_plugins)
     cause = find_cause(observed, metric, percentile)
-    found = Explanation(source, observed, cause, as_it_is(observed, percentile))
+    found = Explanation(source, observed, cause, effects_of(observed, percentile))
     return found.with_remedies(options) if with_remedies and found.may_have_remedies else found
 
 

@@ -154,7 +154,7 @@ def _judged(change: Candidate, outcome: Outcome, percentile: float, class_edges:
     return Remedy(change, effect, outcome.error)
 
 
-def as_it_is(observed: Observed, percentile: float, class_edges: Sequence[int] | None = None) -> Effects:
+def effects_of(observed: Observed, percentile: float, class_edges: Sequence[int] | None = None) -> Effects:
     """What the observed run showed, in the form in which remedies are judged.
 
     `class_edges` are by default those of the workload.
