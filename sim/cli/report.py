@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from sim.report import Report
 
 
 def report(
@@ -29,29 +26,19 @@ def report(
     differences are taken from the first one named.
     """
     from sim.cli.progress import spinner
+    from sim.cli.tail import tell_failures
     from sim.errors import input_error
-    from sim.report import write_comparison, write_report
-    from sim.report.comparison import folder_for
+    from sim.report.comparison import folder_for, write_comparison
+    from sim.report.run_report import write_report
     from sim.results import run_folder
 
     if len(run_dirs) == 1 and out is not None:
         raise input_error("is for several runs; the page of one run goes into its folder", where="--out")
     with spinner("reading the tables"):
         runs = run_folder.load_all(run_dirs)
-    try:
-        with spinner("drawing the figures"):
-            written = (
-                write_report(runs[0]) if len(runs) == 1 else write_comparison(runs, out or folder_for(runs))
-            )
-    except OSError as error:
-        raise input_error(f"cannot be written: {error.strerror}", where=str(error.filename)) from None
+    with spinner("drawing the figures"):
+        written = write_report(runs[0]) if len(runs) == 1 else write_comparison(runs, out or folder_for(runs))
     typer.echo(f"{written.page}\n{written.html}")
-    tell_failures(written)
-
-
-def tell_failures(written: Report) -> None:
-    """Say on stderr which figures failed, and exit 1 if any did: everything else has been written by then."""
-    for name, reason in written.failures.items():
-        typer.echo(f"error: figure {name} could not be drawn: {reason}", err=True)
+    tell_failures(written.failures)
     if written.failures:
         raise typer.Exit(1)

@@ -9,32 +9,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.options import AllowPlugins, AsJson, Overrides, ScenarioName
+
 if TYPE_CHECKING:
     from sim.simulation import RunResult
 
 
 def run(
-    scenario: Annotated[str, typer.Argument(help="Name of a shipped scenario, or path of a .yaml file.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="A.B=C", help="Override a field, such as workload.rate_per_s=12."),
-    ] = None,
+    scenario: ScenarioName,
+    overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="Folder for results; the run gets its own below.")] = Path("runs"),
     check: Annotated[bool, typer.Option("--check", help="Verify the laws while it runs (slow).")] = False,
     plain: Annotated[
         bool, typer.Option("--plain", help="Walk over every request in every step: slower, same results.")
     ] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write tables only, no figures.")] = False,
-    allow_plugins: Annotated[
-        bool, typer.Option("--allow-plugins", help="Let the scenario name policy classes of your own.")
-    ] = False,
+    allow_plugins: AllowPlugins = False,
     export: Annotated[
         str,
         typer.Option(metavar="FORMAT,...", help="Also write vllm (bench result), parquet, openmetrics."),
     ] = "",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print summary.json in place of the screen.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a scenario and print what came of it."""
     from sim.cli.progress import progress_bar
@@ -69,14 +64,17 @@ def run(
 def _report(result: RunResult, folder: Path) -> None:
     """Draw the figures. By now all numbers are printed and written, so a failure costs the report alone."""
     from sim.cli.progress import spinner
-    from sim.cli.report import tell_failures
-    from sim.report import write_report
+    from sim.cli.tail import tell_failures
+    from sim.errors import InputError
+    from sim.report.run_report import write_report
     from sim.results import run_folder
 
     try:
         with spinner("drawing the figures"):
             written = write_report(run_folder.saved(result, folder))
-    except (ImportError, OSError) as error:
+    except (ImportError, InputError) as error:
         typer.echo(f"error: the report could not be written: {error}", err=True)
         raise typer.Exit(1) from None
-    tell_failures(written)
+    tell_failures(written.failures)
+    if written.failures:
+        raise typer.Exit(1)

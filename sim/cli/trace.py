@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.options import Overrides
+
 if TYPE_CHECKING:
     from sim.results.plots import Run
 
@@ -24,10 +26,7 @@ def trace(
     max_events: Annotated[
         int, typer.Option(help="The window ends earlier where it would hold more events.")
     ] = 500_000,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="A.B=C", help="Override a field of the scenario."),
-    ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Write a run as Chrome trace JSON: steps, requests with their phases, counters, preemptions.
 

@@ -52,6 +52,14 @@ COLUMNS = (
 _LOOK_EVERY_S = 1.0
 
 
+class WorkerLostError(RuntimeError):
+    """A worker died while it had a task."""
+
+
+class ClusterLostError(RuntimeError):
+    """The scheduler of a cluster does not answer any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who gave a job to a worker on the same machine: its process id and current folder."""

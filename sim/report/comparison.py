@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.report.captions import caption, describe_system
 from sim.report.document import Block, Bullets, Heading, Paragraph, Plate, Table
-from sim.report.plates import WIDE_IN
+from sim.report.run_report import WIDE_IN, Report, caption, describe_system, write_page
 from sim.report.tables import differences
 from sim.results.spans import last_moment, request_ends
 
@@ -24,6 +23,15 @@ MOST_IN_LABEL = 2
 ROWS_A_RUN = 20
 ABREAST = 2
 SAME = ("arrival_s", "prompt_tokens")
+
+
+def write_comparison(runs: Sequence[SavedRun], folder: Path) -> Report:
+    """Write one page on several runs into `folder`, which is made: what they differ in, a table of their
+    numbers and differences, and each figure with all of them. Raises `InputError` if that fails.
+    """
+    labels = labels_of(runs)
+    title = " vs ".join(labels) if len(labels) <= 3 else f"{len(labels)} runs side by side"
+    return write_page(folder, title, comparison_blocks(labels, runs), comparison_plates(labels, runs), "")
 
 
 def labels_of(runs: Sequence[SavedRun]) -> list[str]:

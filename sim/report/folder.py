@@ -75,6 +75,6 @@ def draw_pictures(plates: Sequence[Plate], folder: Path, about: str = "") -> lis
     with writing(folder / FIGURES):
         for picture in pictures:
             if not picture.failure:
-                (folder / FIGURES).mkdir(exist_ok=True)
+                (folder / FIGURES).mkdir(parents=True, exist_ok=True)
                 (folder / FIGURES / f"{picture.name}.png").write_bytes(picture.png)
     return pictures

@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from sim import InputError, load_scenario
-from sim.jobs import backends
 from sim.jobs.options import Progress, RunOptions
 from sim.jobs.points import Point, run_points
 from tests.cli.helpers import DRYSERVE, SCENARIO, write_scenario
@@ -213,7 +212,7 @@ def test_a_cluster_gives_the_same_bytes_though_a_worker_is_killed(
 
 
 def test_a_cluster_that_is_not_there_is_told(monkeypatch):
-    monkeypatch.setattr(backends, "_CONNECT_S", 1)
+    monkeypatch.setattr("sim.jobs.dask_cluster.CONNECT_S", 1)
     with pytest.raises(InputError, match="no Dask scheduler answers there"):
         run_points(points(1, 10), options=RunOptions(backend="dask", address="tcp://127.0.0.1:9", store=None))
 

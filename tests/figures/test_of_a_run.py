@@ -7,7 +7,7 @@ import pytest
 
 from sim.figures import plot_kv_timeline, plot_load_timeline, plot_step_composition
 from sim.figures.samples import latency_s
-from sim.report import write_report
+from sim.report.run_report import write_report
 from sim.results import run_folder
 from sim.scenario import load_scenario
 from sim.simulation import simulate

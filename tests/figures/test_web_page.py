@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
-from sim.report import write_report
+from sim.report.run_report import write_report
 from tests.figures.test_report import SUMMARY, make_run, make_scenario
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -1,20 +1,23 @@
-"""joblib's Dask backend, made to tell when Dask gives a task up. Imported only when Dask is used."""
+"""Simulations on a Dask cluster that is there. Imported only when Dask is used."""
 
 from __future__ import annotations
 
+import logging
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import joblib
+from distributed import Client
 from distributed.scheduler import KilledWorker
 from joblib._dask import DaskDistributedBackend
 
-from sim.jobs.worker import Done, Job
+from sim.errors import input_error
+from sim.jobs.worker import ClusterLostError, Done, Job
 
-
-class ClusterLostError(RuntimeError):
-    """The scheduler does not answer any more."""
+CONNECT_S = 10
 
 
 class CarefulDaskBackend(DaskDistributedBackend):  # type: ignore[misc]  # joblib has no types
@@ -51,3 +54,38 @@ class CarefulDaskBackend(DaskDistributedBackend):  # type: ignore[misc]  # jobli
         if isinstance(out, BaseException):
             raise ClusterLostError(str(out))
         return super().retrieve_result_callback(out)
+
+
+def connect(address: str | None, stack: ExitStack) -> dict[str, Any]:
+    """Connect to the scheduler until the stack is closed; returns what `joblib.parallel_config` is told.
+
+    Raises `InputError` if no scheduler answers, or has no workers.
+    """
+    where = f"--address {address}"
+    stack.enter_context(_quiet("distributed.client"))
+    try:
+        client = stack.enter_context(
+            Client(address, timeout=CONNECT_S, set_as_default=False)  # type: ignore[no-untyped-call]
+        )
+    except (OSError, ValueError, TypeError) as error:
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise input_error(f"no Dask scheduler answers there: {told}", where=where) from None
+    if not client.ncores():
+        try:
+            client.wait_for_workers(1, timeout=CONNECT_S)
+        except TimeoutError:
+            raise input_error("the Dask cluster there has no workers", where=where) from None
+    joblib.register_parallel_backend("dryserve-dask", CarefulDaskBackend)
+    return {"backend": "dryserve-dask", "client": client, "pure": False}
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Keep a library from printing its own tracebacks: what matters is told as an error."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
