@@ -127,7 +127,7 @@ _ = plot_step_composition(few, ax, step_time=True)
 # victims do.
 
 # %%
-t0, t1 = few.t_s.iloc[0] - 1.0, few.t_s.iloc[-1] + 1.0
+t0, t1 = few.end_s.iloc[0] - 1.0, few.end_s.iloc[-1] + 1.0
 _, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
 _ = plot_request_waterfall(requests, ax, t0=t0, t1=t1)
 

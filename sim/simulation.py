@@ -171,7 +171,7 @@ class RunResult:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row for every step of every replica, in the order in which they ended; `t_s` is that end."""
+        """One row for every step of every replica, in the order in which they ended; `end_s` is that end."""
         return frame(self.step_columns())
 
     @cached_property

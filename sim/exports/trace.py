@@ -70,7 +70,7 @@ def write_trace(
     """
     window_s, wanted_to_s = _window(run, from_s, to_s, max_events)
     cut = window_s[1] < wanted_to_s
-    steps = run.steps[_overlaps(run.steps["t_s"] - run.steps["step_time_s"], run.steps["t_s"], window_s)]
+    steps = run.steps[_overlaps(run.steps["end_s"] - run.steps["step_time_s"], run.steps["end_s"], window_s)]
     requests = _requests_in(run, window_s)
     if not len(steps) and not len(requests):
         raise input_error(f"nothing happened in {window_s[0]:g}–{window_s[1]:g} s", where="--from-s, --to-s")
@@ -106,7 +106,7 @@ def _window(
         faults.append(Fault("--max-events", None, f"must be at least 1, got {max_events}"))
     if faults:
         raise InputError(faults)
-    ends, step_events = run.steps["t_s"].to_numpy(dtype=np.float64), _events_by_step(run.steps)
+    ends, step_events = run.steps["end_s"].to_numpy(dtype=np.float64), _events_by_step(run.steps)
     requests = _requests_in(run, (start, end))
     begins = np.maximum(requests["arrival_s"].to_numpy(dtype=np.float64), start)
     shown = (ends > start) & (ends <= end)
@@ -139,7 +139,7 @@ def _last_s(run: Run) -> float:
     clock_s = run.summary.get("clock_s")
     if isinstance(clock_s, (int, float)):
         return float(clock_s)
-    return float(run.steps["t_s"].max()) if len(run.steps) else 0.0
+    return float(run.steps["end_s"].max()) if len(run.steps) else 0.0
 
 
 def _requests_in(run: Run, window_s: tuple[float, float]) -> pd.DataFrame:
@@ -212,7 +212,7 @@ def _ns(seconds: npt.ArrayLike) -> Ints:
 
 def _steps(pid: int, steps: pd.DataFrame) -> Iterator[str]:
     """The slices of one replica's steps and its counters."""
-    end_ns = _ns(steps["t_s"])
+    end_ns = _ns(steps["end_s"])
     start_ns = np.maximum(end_ns - _ns(steps["step_time_s"]), 0)
     order = np.argsort(start_ns, kind="stable")
     lanes = _lanes(start_ns[order], end_ns[order])

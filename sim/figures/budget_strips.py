@@ -37,7 +37,7 @@ def plot_budget_strips(runs: Mapping[int, pd.DataFrame], figure: Figure | None =
     ):
         few = spans[budget]
         start_s = _begin(few)
-        close = few.assign(t_s=few["t_s"] - start_s)
+        close = few.assign(end_s=few["end_s"] - start_s)
         plot_step_composition(close, left, t0=0.0, t1=width_s, token_budget=budget)
         left.set_xlim(0.0, width_s)
         _histogram(tidy(right), *_gaps_ms(steps), longest, colour)
@@ -50,11 +50,11 @@ def plot_budget_strips(runs: Mapping[int, pd.DataFrame], figure: Figure | None =
 
 
 def _begin(few: pd.DataFrame) -> float:
-    return float(few["t_s"].iloc[0] - few["step_time_s"].iloc[0])
+    return float(few["end_s"].iloc[0] - few["step_time_s"].iloc[0])
 
 
 def _end(few: pd.DataFrame) -> float:
-    return float(few["t_s"].iloc[-1])
+    return float(few["end_s"].iloc[-1])
 
 
 def _gaps_ms(steps: pd.DataFrame) -> tuple[Floats, Floats]:

@@ -19,7 +19,7 @@ def busiest_steps(steps: pd.DataFrame, warmup_s: float = 0.0, count: int = 60) -
 
     Steps before `warmup_s` are left out if any came after. Of equally busy stretches the first counts.
     """
-    after = steps[steps["t_s"] >= warmup_s]
+    after = steps[steps["end_s"] >= warmup_s]
     pool = after if len(after) else steps
     column = "recompute_tokens" if pool["recompute_tokens"].any() else "prefill_tokens"
     best, most = pool.iloc[:0], -1
@@ -38,11 +38,11 @@ def worst_minute(steps: pd.DataFrame, warmup_s: float = 0.0) -> tuple[float, flo
     """Start and end (s) of the minute with the most preemptions or, if there were none, the most requests
     waiting or, if nobody waited, running; minutes are counted from `warmup_s`, and the first counts.
     """
-    last_s = float(steps["t_s"].max()) if len(steps) else 0.0
+    last_s = float(steps["end_s"].max()) if len(steps) else 0.0
     if last_s <= warmup_s:
         return 0.0, max(last_s, 1.0)
     edges = np.append(np.arange(warmup_s, last_s, MINUTE_S), last_s)
-    preemptions = np.histogram(steps["t_s"], bins=edges, weights=steps["num_preemptions"])[0]
+    preemptions = np.histogram(steps["end_s"], bins=edges, weights=steps["num_preemptions"])[0]
     found = preemptions
     for column in ("num_waiting", "num_running"):
         if not found.any() and steps[column].any():
@@ -55,7 +55,7 @@ def _seconds(steps: pd.DataFrame, column: str, edges: Floats) -> Floats:
     """Request-seconds in a state between each two edges, over all replicas."""
     total = np.zeros(len(edges) - 1)
     for replica in np.unique(steps["replica"].to_numpy()):
-        rows = steps.loc[steps["replica"].eq(int(replica)), ["t_s", "step_time_s", column]]
+        rows = steps.loc[steps["replica"].eq(int(replica)), ["end_s", "step_time_s", column]]
         x, y = step_curve(rows, rows[column].to_numpy(dtype=np.float64), idle=0.0)
         y[-1] = 0.0  # its last step has ended
         total += stretches(x, y, edges)[0] * np.diff(edges)
@@ -69,9 +69,9 @@ def close_window(
     begin, until most of the requests then in flight, by arrival, have ended; never longer than the minute.
     """
     start, end = worst_minute(steps, warmup_s)
-    within = steps[steps["num_preemptions"].gt(0) & steps["t_s"].between(start, end)]
+    within = steps[steps["num_preemptions"].gt(0) & steps["end_s"].between(start, end)]
     if len(within):
-        moments, count = within["t_s"].to_numpy(), np.cumsum(within["num_preemptions"].to_numpy())
+        moments, count = within["end_s"].to_numpy(), np.cumsum(within["num_preemptions"].to_numpy())
         until = count[np.searchsorted(moments, moments + CLOSE_S, side="right") - 1]
         densest = int(np.argmax(until - count + within["num_preemptions"].to_numpy()))
         start = max(start, float(moments[densest]) - 1.0)

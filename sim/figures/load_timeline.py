@@ -26,7 +26,7 @@ def plot_load_timeline(
     """Draw running and waiting requests over time as step functions; a fleet gets one panel for each replica.
 
     `steps` has the columns of `steps.csv`, or maps labels of runs to such tables: then each run is a colour,
-    running solid and waiting dashed, fleets summed up. `measured` (columns `t_s`, `num_running`,
+    running solid and waiting dashed, fleets summed up. `measured` (columns `end_s`, `num_running`,
     `num_waiting`, of one engine) is drawn solid and the simulation dashed over it. Between steps, when the
     engine idles, nothing runs. Long runs are a mean line with a band from the lowest to the highest value.
     Returns the Axes (of a fleet the topmost).
@@ -37,7 +37,7 @@ def plot_load_timeline(
     def draw(rows: pd.DataFrame, ax: Axes) -> None:
         for column, name, colour, _ in CURVES:
             if measured is not None:
-                moments = measured["t_s"].to_numpy(dtype=np.float64)
+                moments = measured["end_s"].to_numpy(dtype=np.float64)
                 values = measured[column].to_numpy(dtype=np.float64)
                 draw_curve(ax, moments, values, colour=colour, label=f"{name}, measured", band=False)
             x, y = step_curve(rows, rows[column].to_numpy(dtype=np.float64), idle=0.0)

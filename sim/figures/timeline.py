@@ -32,8 +32,8 @@ PIXELS_A_STRETCH = 4
 
 
 def step_spans(steps: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Start and end of every step in seconds. A row's `t_s` is when its step ended."""
-    end_s = steps["t_s"].to_numpy(dtype=np.float64)
+    """Start and end of every step in seconds. A row's `end_s` is when its step ended."""
+    end_s = steps["end_s"].to_numpy(dtype=np.float64)
     return end_s - steps["step_time_s"].to_numpy(dtype=np.float64), end_s
 
 

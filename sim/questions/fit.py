@@ -84,7 +84,7 @@ def _full_engine(scenario: Scenario, setup: EngineSetup, table: RequestTable, of
     result = simulate_workload(single, setup, workload)
     first_end_s, last_start_s = result.requests["last_token_s"].min(), result.requests["arrival_s"].max()
     steps = result.steps
-    inside = steps["t_s"].between(first_end_s, last_start_s)
+    inside = steps["end_s"].between(first_end_s, last_start_s)
     return steps.loc[inside] if inside.any() else steps
 
 

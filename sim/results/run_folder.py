@@ -37,7 +37,7 @@ REQUESTS, STEPS, PREEMPTIONS = "requests.csv", "steps.csv", "preemptions.csv"
 COLUMNS = {
     REQUESTS: "request_id class session replica arrival_s first_scheduled_s first_token_s last_token_s "
     "prompt_tokens output_tokens cached_tokens num_preemptions recomputed_tokens stalled_s status",
-    STEPS: "t_s replica step_time_s decode_tokens prefill_tokens recompute_tokens num_running num_waiting "
+    STEPS: "end_s replica step_time_s decode_tokens prefill_tokens recompute_tokens num_running num_waiting "
     "kv_used_blocks kv_cached_blocks num_preemptions bound",
     PREEMPTIONS: "request_id replica preempted_s resumed_s next_token_s",
 }
@@ -138,7 +138,8 @@ def load(folder: Path | str) -> SavedRun:
             faults.append(Fault(str(folder / name), None, f"cannot be read: {_damage(error)}"))
     if faults:
         raise InputError(faults)
-    summary, requests, steps = read[SUMMARY], read[REQUESTS], read[STEPS]
+    summary, requests = read[SUMMARY], read[REQUESTS]
+    steps = read[STEPS].rename(columns={"t_s": "end_s"})  # the name of older versions
     preemptions = read.get(PREEMPTIONS)
     if not isinstance(summary, dict) or not isinstance(summary.get("notes"), list):
         raise input_error("is not the summary of a run: no notes in it", where=str(folder / SUMMARY))
@@ -270,7 +271,7 @@ def _row_faults(
         yield _missing(folder / REQUESTS, len(requests), f"{sent:,} requests were sent")
     if len(steps):
         # Times are rounded, so a step that began with the end of the warm-up may lie on either side of it.
-        start_s = steps["t_s"] - steps["step_time_s"]
+        start_s = steps["end_s"] - steps["step_time_s"]
         fewest = int((start_s >= counts["warmup_s"] + _ROUNDING_S).sum())
         most = int((start_s >= counts["warmup_s"] - _ROUNDING_S).sum())
         if not fewest <= counts["num_steps"] <= most:

@@ -64,13 +64,13 @@ def request_columns(
 
 
 def step_columns(recorder: Recorder) -> Columns:
-    """One row for every step of every replica, in the order in which they ended; `t_s` is that end."""
+    """One row for every step of every replica, in the order in which they ended; `end_s` is that end."""
     parts: list[Columns] = []
     for replica, log in enumerate(recorder.steps):
         start_s, end_s, counts = log.kept()
         kept_end_s = end_s[: len(start_s)]
         columns: Columns = {
-            "t_s": kept_end_s.round(_ROUND_DIGITS),
+            "end_s": kept_end_s.round(_ROUND_DIGITS),
             "replica": np.full(len(start_s), replica),
             "step_time_s": (kept_end_s - start_s).round(_ROUND_DIGITS),
         }
@@ -80,7 +80,7 @@ def step_columns(recorder: Recorder) -> Columns:
     if len(parts) == 1:
         return parts[0]
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    order = np.lexsort((whole["replica"], whole["t_s"]))
+    order = np.lexsort((whole["replica"], whole["end_s"]))
     return {name: column[order] for name, column in whole.items()}
 
 

@@ -80,7 +80,7 @@ def test_the_folder_holds_tables_with_the_promised_columns_report_and_figures(ru
         "status",
     ]
     assert list(pd.read_csv(folder / "steps.csv").columns) == [
-        "t_s",
+        "end_s",
         "replica",
         "step_time_s",
         "decode_tokens",

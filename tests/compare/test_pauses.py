@@ -23,7 +23,7 @@ def paused(state: str, from_s: float = 1.0, to_s: float = 3.0, version: str = "0
 
 
 def begun_between(result: RunResult, from_s: float, to_s: float) -> int:
-    begin_s = result.steps["t_s"] - result.steps["step_time_s"]
+    begin_s = result.steps["end_s"] - result.steps["step_time_s"]
     return int(((begin_s > from_s) & (begin_s < to_s)).sum())
 
 

@@ -56,7 +56,7 @@ def make_steps(n: int = 240, *, replica: int = 0, phase: float = 0.0, num_blocks
     used = np.round(num_blocks * np.clip(0.15 + 0.95 * wave, 0, 1)).astype(int)
     return pd.DataFrame(
         {
-            "t_s": np.cumsum(step_time) + np.where(i > n // 2, 0.3, 0.0),
+            "end_s": np.cumsum(step_time) + np.where(i > n // 2, 0.3, 0.0),
             "replica": replica,
             "step_time_s": step_time,
             "decode_tokens": running,
@@ -75,4 +75,4 @@ def make_steps(n: int = 240, *, replica: int = 0, phase: float = 0.0, num_blocks
 def make_fleet(replicas: int = 3, n: int = 240) -> pd.DataFrame:
     """The steps of several replicas, each with its load a little later, in order of time."""
     tables = [make_steps(n, replica=r, phase=0.08 * r) for r in range(replicas)]
-    return pd.concat(tables).sort_values(["t_s", "replica"], ignore_index=True)
+    return pd.concat(tables).sort_values(["end_s", "replica"], ignore_index=True)

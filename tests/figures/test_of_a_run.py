@@ -60,7 +60,7 @@ def test_preemptions_are_told_one_by_one_and_add_up_to_what_requests_lost(result
     )
     assert (times["resumed_s"] >= times["preempted_s"]).all()
     assert (times["next_token_s"] > times["resumed_s"]).all()
-    ends = set(result.steps["t_s"])
+    ends = set(result.steps["end_s"])
     assert set(times["next_token_s"]) <= ends, "tokens come when steps end"
 
 

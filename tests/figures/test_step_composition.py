@@ -20,7 +20,7 @@ def test_widths_are_step_times_and_stacked_heights_are_tokens():
     steps = make_steps(60)
     ax = plot_step_composition(steps)
     decode, prefill = rectangles(ax, "decode"), rectangles(ax, "prefill")
-    assert decode[:, 1] == pytest.approx(steps["t_s"].to_numpy())
+    assert decode[:, 1] == pytest.approx(steps["end_s"].to_numpy())
     assert decode[:, 1] - decode[:, 0] == pytest.approx(steps["step_time_s"].to_numpy())
     assert decode[:, 3] - decode[:, 2] == pytest.approx(steps["decode_tokens"].to_numpy())
     with_prefill = steps[steps["prefill_tokens"] > 0]
@@ -49,7 +49,7 @@ def test_without_recompute_the_legend_does_not_speak_of_it():
 def test_the_window_shows_the_steps_that_overlap_it():
     steps = make_steps()
     ax = plot_step_composition(steps, t0=0.5, t1=1.0)
-    overlapping = steps[(steps["t_s"] > 0.5) & (steps["t_s"] - steps["step_time_s"] < 1.0)]
+    overlapping = steps[(steps["end_s"] > 0.5) & (steps["end_s"] - steps["step_time_s"] < 1.0)]
     assert len(rectangles(ax, "decode")) == len(overlapping)
     assert ax.get_xlim() == (0.5, 1.0)
 
@@ -76,7 +76,7 @@ def test_step_times_are_on_a_second_axis_in_milliseconds():
 
 
 def test_merged_steps_keep_their_mean_and_their_largest():
-    steps = make_steps(20_000).assign(step_time_s=0.02, t_s=lambda table: 0.02 * (table.index + 1.0))
+    steps = make_steps(20_000).assign(step_time_s=0.02, end_s=lambda table: 0.02 * (table.index + 1.0))
     steps["prefill_tokens"] = steps["prefill_tokens"].clip(upper=40)
     steps["recompute_tokens"] = 0
     ax = plot_step_composition(steps)
@@ -94,7 +94,7 @@ def test_the_busiest_steps_are_the_stretch_that_recomputed_most():
     few = busiest_steps(steps, count=50)
     assert len(few) == 50
     assert few["recompute_tokens"].sum() == 106
-    assert busiest_steps(steps, warmup_s=steps["t_s"][340], count=50)["recompute_tokens"].sum() == 100
+    assert busiest_steps(steps, warmup_s=steps["end_s"][340], count=50)["recompute_tokens"].sum() == 100
 
 
 def test_without_recompute_the_busiest_steps_prefilled_most():

@@ -230,5 +230,5 @@ def make_budget_steps(budget: int) -> pd.DataFrame:
         chunks = [min(budget - 20, 3000 - done) for done in range(0, 3000, budget - 20)]
         prefill[begin : begin + len(chunks)] = chunks
     took_s = 0.010 + (20 + prefill) / 20_000
-    columns = {"t_s": np.cumsum(took_s), "step_time_s": took_s, "replica": 0, "decode_tokens": 20}
+    columns = {"end_s": np.cumsum(took_s), "step_time_s": took_s, "replica": 0, "decode_tokens": 20}
     return pd.DataFrame(columns | {"prefill_tokens": prefill.astype(int), "recompute_tokens": 0})

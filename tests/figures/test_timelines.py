@@ -19,7 +19,7 @@ def line(ax, label):
 def test_a_step_holds_its_value_from_its_start_to_the_next():
     steps = make_steps(3)
     steps["step_time_s"] = [1.0, 2.0, 1.0]
-    steps["t_s"] = [1.0, 3.0, 4.0]
+    steps["end_s"] = [1.0, 3.0, 4.0]
     x, y = step_curve(steps, np.array([5.0, 6.0, 7.0]), idle=0.0)
     assert x.tolist() == [0.0, 1.0, 3.0, 4.0]
     assert y.tolist() == [5.0, 6.0, 7.0, 7.0]
@@ -28,7 +28,7 @@ def test_a_step_holds_its_value_from_its_start_to_the_next():
 def test_nothing_runs_while_the_engine_idles():
     steps = make_steps(2)
     steps["step_time_s"] = [1.0, 1.0]
-    steps["t_s"] = [1.0, 5.0]
+    steps["end_s"] = [1.0, 5.0]
     steps["num_running"] = [3, 4]
     curve = line(plot_load_timeline(steps), "running")
     assert curve.get_xdata().tolist() == [0.0, 1.0, 4.0, 5.0]
@@ -97,7 +97,7 @@ def test_a_long_run_is_its_mean_over_time_within_its_extremes():
     """Two runs of one load, one of them told in ten times as many steps, look the same."""
     moments = np.arange(20_000.0)
     running = np.where(moments % 2 == 0, 1, 9)
-    steps = make_steps(20_000).assign(t_s=moments + 1.0, step_time_s=1.0, num_running=running)
+    steps = make_steps(20_000).assign(end_s=moments + 1.0, step_time_s=1.0, num_running=running)
     ax = plot_load_timeline(steps)
     curve = line(ax, "running")
     assert len(curve.get_xdata()) < 1000
@@ -128,7 +128,7 @@ def test_runs_side_by_side_share_a_kv_axis_in_per_cent_of_their_own_pools():
 def test_a_fleet_is_the_sum_of_its_replicas_at_every_moment():
     fleet = make_fleet(3, n=50)
     x, y = fleet_curve(fleet, "num_running")
-    for moment in np.linspace(0.0, fleet["t_s"].max() * 0.999, 37):
+    for moment in np.linspace(0.0, fleet["end_s"].max() * 0.999, 37):
         total = 0.0
         for _, rows in fleet.groupby("replica"):
             at, value = step_curve(rows, rows["num_running"].to_numpy(dtype=float))
@@ -159,21 +159,21 @@ def test_a_stretch_has_the_mean_and_the_extremes_that_a_fine_comb_finds(times, h
 
 def test_the_worst_minute_is_that_of_most_preemptions_else_of_most_waiting():
     calm = make_steps(20_000).assign(num_preemptions=0, step_time_s=0.02)
-    calm["t_s"] = 0.02 * (calm.index + 1.0)
+    calm["end_s"] = 0.02 * (calm.index + 1.0)
     waiting = calm.assign(num_waiting=0)
-    waiting.loc[waiting["t_s"].between(130, 150), "num_waiting"] = 5
+    waiting.loc[waiting["end_s"].between(130, 150), "num_waiting"] = 5
     assert worst_minute(waiting) == (120.0, 180.0)
     assert worst_minute(waiting, warmup_s=15.0) == (135.0, 195.0), "minutes begin with the warm-up's end"
     hit = waiting.copy()
-    hit.loc[hit["t_s"].between(200, 201), "num_preemptions"] = 1
+    hit.loc[hit["end_s"].between(200, 201), "num_preemptions"] = 1
     assert worst_minute(hit) == (180.0, 240.0)
-    assert worst_minute(calm.assign(num_waiting=0))[1] <= calm["t_s"].max()
+    assert worst_minute(calm.assign(num_waiting=0))[1] <= calm["end_s"].max()
     assert worst_minute(calm.iloc[:0]) == (0.0, 1.0)
 
 
 def test_the_close_window_begins_where_preemptions_are_densest():
     steps = make_steps(5_000).assign(num_preemptions=0, step_time_s=0.01)
-    steps["t_s"] = 0.01 * (steps.index + 1.0)
+    steps["end_s"] = 0.01 * (steps.index + 1.0)
     steps.loc[[100, 900], "num_preemptions"] = 1
     steps.loc[2000:2100:10, "num_preemptions"] = 1
     start, end = close_window(make_requests(200), steps)

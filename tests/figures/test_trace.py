@@ -113,7 +113,7 @@ def test_every_step_is_a_slice_of_its_length_at_its_place(result, tmp_path):
     slices, steps = of(trace(result, tmp_path), "X"), result.steps
     assert len(slices) == len(steps)
     assert [e["dur"] for e in slices] == pytest.approx((steps["step_time_s"] * 1e6).tolist(), abs=0.01)
-    assert [e["ts"] + e["dur"] for e in slices] == pytest.approx((steps["t_s"] * 1e6).tolist(), abs=0.002)
+    assert [e["ts"] + e["dur"] for e in slices] == pytest.approx((steps["end_s"] * 1e6).tolist(), abs=0.002)
     tokens = sum(e["args"]["recompute_tokens"] for e in slices)
     assert tokens == steps["recompute_tokens"].sum() > 0
 
@@ -154,7 +154,7 @@ def test_a_window_holds_what_overlaps_it_and_nothing_reaches_out(result, tmp_pat
     events = trace(result, tmp_path, from_s=5.0, to_s=6.0)
     check_format(events)
     steps = result.steps
-    overlapping = steps[(steps["t_s"] >= 5.0) & (steps["t_s"] - steps["step_time_s"] <= 6.0)]
+    overlapping = steps[(steps["end_s"] >= 5.0) & (steps["end_s"] - steps["step_time_s"] <= 6.0)]
     assert len(of(events, "X")) == len(overlapping)
     assert all(5e6 <= e["ts"] <= 6e6 for phase in "be" for e in of(events, phase))
 

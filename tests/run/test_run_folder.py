@@ -141,8 +141,8 @@ def test_gaps_quotes_and_small_and_large_numbers_are_written_as_pandas_would_wri
         ("requests.csv", "[]", "requests.csv:1: request_id: missing column"),
         (
             "steps.csv",
-            "t_s,replica,step_time_s\nx,0,1\n",
-            "steps.csv: t_s: holds something that is not a number",
+            "end_s,replica,step_time_s\nx,0,1\n",
+            "steps.csv: end_s: holds something that is not a number",
         ),
     ],
 )
@@ -221,6 +221,14 @@ def test_several_folders_are_read_with_the_faults_of_all(result, tmp_path):
         run_folder.load_all([tmp_path / "a", whole, tmp_path / "b"])
     assert [fault.where for fault in caught.value.faults] == [str(tmp_path / "a"), str(tmp_path / "b")]
     assert len(run_folder.load_all([whole, whole])) == 2
+
+
+def test_a_folder_of_an_older_version_names_the_end_of_a_step_otherwise(result, tmp_path):
+    folder = run_folder.write(result, tmp_path)
+    steps = (folder / "steps.csv").read_text()
+    (folder / "steps.csv").write_text(steps.replace("end_s,", "t_s,", 1))
+
+    assert list(run_folder.load(folder).steps) == list(result.steps)
 
 
 def test_a_folder_without_preemption_times_is_still_a_run(result, tmp_path):

@@ -135,13 +135,13 @@ def _timeline(steps: pd.DataFrame) -> dict[str, Any]:
 
     if not len(steps):
         return {}
-    start_s = float((steps["t_s"] - steps["step_time_s"]).min())
-    edges = np.linspace(start_s, float(steps["t_s"].max()), MOMENTS + 1)
+    start_s = float((steps["end_s"] - steps["step_time_s"]).min())
+    edges = np.linspace(start_s, float(steps["end_s"].max()), MOMENTS + 1)
     columns: dict[str, Any] = {"start_s": start_s, "stretch_s": float(edges[1] - edges[0])}
     for name, idle in (("num_running", 0.0), ("num_waiting", 0.0), ("kv_used_blocks", None)):
         x, y = fleet_curve(steps, name, idle)
         columns[name] = stretches(x, y, edges)[0].round(2).tolist()
-    place = np.clip(np.searchsorted(edges, steps["t_s"].to_numpy(), side="left") - 1, 0, MOMENTS - 1)
+    place = np.clip(np.searchsorted(edges, steps["end_s"].to_numpy(), side="left") - 1, 0, MOMENTS - 1)
     counts = np.bincount(place, weights=steps["num_preemptions"].to_numpy(), minlength=MOMENTS)
     columns["num_preemptions"] = counts.astype(int).tolist()
     return columns

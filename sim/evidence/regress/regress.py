@@ -286,4 +286,4 @@ def _steps(timeline: Mapping[str, Any]) -> pd.DataFrame:
     columns = {name: values for name, values in timeline.items() if isinstance(values, list)}
     table = pd.DataFrame(columns).assign(replica=0, step_time_s=timeline.get("stretch_s", 0.0))
     ends = np.arange(1, len(table) + 1)
-    return table.assign(t_s=timeline.get("start_s", 0.0) + ends * table["step_time_s"])
+    return table.assign(end_s=timeline.get("start_s", 0.0) + ends * table["step_time_s"])

@@ -251,8 +251,8 @@ def worst_window(at_s: Floats, weight: Ints, replica: Ints, result: RunResult) -
     start_s = float(sorted_s[most])
     end_s = start_s + width_s
     here = requests[(arrivals >= start_s) & (arrivals <= end_s)]
-    began_s = steps["t_s"] - steps["step_time_s"]
-    during = steps[(steps["t_s"] >= start_s) & (began_s <= end_s)]
+    began_s = steps["end_s"] - steps["step_time_s"]
+    during = steps[(steps["end_s"] >= start_s) & (began_s <= end_s)]
     inside = (at_s >= start_s) & (at_s <= end_s)
     served = np.bincount(np.maximum(replica[inside], 0), weights=weight[inside])
     busiest = int(np.argmax(served))
@@ -284,11 +284,11 @@ def worst_window(at_s: Floats, weight: Ints, replica: Ints, result: RunResult) -
 
 def _line(arrivals: Floats, steps: pd.DataFrame, start_s: float) -> tuple[int, float, float]:
     """How many wait at a moment, since when there is a line without a break, and the rate since then."""
-    waiting = steps["num_waiting"].to_numpy()[steps["t_s"].to_numpy() <= start_s]
+    waiting = steps["num_waiting"].to_numpy()[steps["end_s"].to_numpy() <= start_s]
     if not len(waiting) or not waiting[-1]:
         return 0, start_s, 0.0
     empty = np.flatnonzero(waiting == 0)
-    since_s = float(steps["t_s"].to_numpy()[empty[-1]]) if len(empty) else float(arrivals.min())
+    since_s = float(steps["end_s"].to_numpy()[empty[-1]]) if len(empty) else float(arrivals.min())
     came = int(((arrivals >= since_s) & (arrivals <= start_s)).sum())
     return int(waiting[-1]), since_s, came / max(start_s - since_s, 1e-9)
 

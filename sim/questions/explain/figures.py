@@ -105,8 +105,8 @@ def _timeline(observed: Observed, window: Window, where: Where, *, kv: bool) -> 
     steps = result.steps
     near = steps[
         steps["replica"].eq(window.replica)
-        & steps["t_s"].ge(from_s)
-        & (steps["t_s"] - steps["step_time_s"]).le(window.end_s + margin_s)
+        & steps["end_s"].ge(from_s)
+        & (steps["end_s"] - steps["step_time_s"]).le(window.end_s + margin_s)
     ]
     if kv:
         watermark = result.setup.engine.watermark or None
@@ -169,7 +169,7 @@ def _steps(observed: Observed, window: Window, where: Where) -> Axes:
 
     steps = observed.result.steps
     own = steps[steps["replica"].eq(window.replica)].reset_index(drop=True)
-    inside = own[own["t_s"].between(window.start_s, window.end_s)]
+    inside = own[own["end_s"].between(window.start_s, window.end_s)]
     pool = inside if len(inside) else own
     place = int(pool.index.to_numpy()[pool["step_time_s"].to_numpy().argmax()])
     start = max(min(place - _CLOSE_STEPS // 2, len(own) - _CLOSE_STEPS), 0)
