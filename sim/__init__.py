@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sim.errors import Fault, InputError
+    from sim.evidence.conform.conform import conform
+    from sim.evidence.releases.compare import compare_releases
+    from sim.evidence.validate.answer import validate
     from sim.jobs.options import RunOptions
-    from sim.questions.compare import compare
-    from sim.questions.explain import explain
-    from sim.questions.size import size
-    from sim.questions.sweep import sweep
+    from sim.questions.compare.compare import compare
+    from sim.questions.explain.explain import explain
+    from sim.questions.size.size import size
+    from sim.questions.sweep.sweep import sweep
     from sim.results.run_folder import SavedRun, load_run
     from sim.scenario import Scenario, load_scenario
     from sim.simulation import RunResult, simulate
@@ -35,12 +38,15 @@ __all__ = [
     "SavedRun",
     "Scenario",
     "compare",
+    "compare_releases",
+    "conform",
     "explain",
     "load_run",
     "load_scenario",
     "simulate",
     "size",
     "sweep",
+    "validate",
 ]
 
 _HOMES = {
@@ -51,12 +57,15 @@ _HOMES = {
     "SavedRun": ".results.run_folder",
     "Scenario": ".scenario",
     "compare": ".questions.compare",
+    "compare_releases": ".evidence.releases",
+    "conform": ".evidence.conform",
     "explain": ".questions.explain",
     "load_run": ".results.run_folder",
     "load_scenario": ".scenario",
     "simulate": ".simulation",
     "size": ".questions.size",
     "sweep": ".questions.sweep",
+    "validate": ".evidence.validate",
 }
 
 

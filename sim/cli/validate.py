@@ -64,7 +64,8 @@ def validate(
     those of the uncalibrated roofline. It takes ten times as long; --limit and --source keep it to minutes.
     """
     from sim.cli.tail import give_answer
-    from sim.evidence.validate import Selection, Validation, read_measured_runs, replay_all
+    from sim.evidence.validate import Selection, read_measured_runs
+    from sim.evidence.validate import validate as experiment
     from sim.evidence.validate.ablations import ablate as leave_out
     from sim.evidence.validate.answer import write_bands
 
@@ -77,16 +78,8 @@ def validate(
         run_ids=run_id or (),
         part=part.value,
     )
-    runs, remarks = read_measured_runs(file, selection, columns)
-
-    def replay(options: RunOptions) -> Validation:
-        found = Validation(file, replay_all(runs, limit_requests=limit, options=options), remarks)
-        if bands is not None:
-            command = _command(file, quality, selection, columns, limit)
-            write_bands(bands, found.replayed, command)
-        return found
-
     if ablate:
+        runs, _ = read_measured_runs(file, selection, columns)
         give_answer(
             lambda options: leave_out(runs, limit_requests=limit, options=options),
             run_options(jobs),
@@ -94,8 +87,15 @@ def validate(
             figures=False,
             as_json=as_json,
         )
-    else:
-        give_answer(replay, run_options(jobs), out, figures=figures, as_json=as_json)
+        return
+
+    def replay(options: RunOptions) -> Validation:
+        found = experiment(file, selection, columns, limit_requests=limit, options=options)
+        if bands is not None:
+            write_bands(bands, found.replayed, _command(file, quality, selection, columns, limit))
+        return found
+
+    give_answer(replay, run_options(jobs), out, figures=figures, as_json=as_json)
 
 
 def _command(

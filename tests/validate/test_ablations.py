@@ -14,7 +14,7 @@ from sim.cli.commands import app
 from sim.errors import InputError
 from sim.evidence.validate import MeasuredRun, read_measured_runs, replay_all
 from sim.evidence.validate.ablations import VARIANTS, Ablation, Ablations, ablate
-from sim.evidence.validate.replay import Variant
+from sim.evidence.validate.replay import CostVariant
 from sim.evidence.validate.scoring import held_out
 from sim.evidence.validate.serving_fit import _changed, fit_serving
 from sim.report.document import Table
@@ -36,7 +36,7 @@ def as_measured(
     rows = [PLAIN | run | {"run_id": name} for run, name in zip(RUNS, names, strict=False)]
     blank = [row | dict.fromkeys(MEASURES, "1") for row in rows]
     runs, _ = read_measured_runs(write_runs(folder, *blank))
-    outcomes = replay_all(runs, variant=Variant("truth", facts=facts))
+    outcomes = replay_all(runs, variant=CostVariant("truth", facts=facts))
     told = [
         row | {name: str(outcome.simulated[name]) for name in MEASURES}
         for row, outcome in zip(rows, outcomes, strict=True)

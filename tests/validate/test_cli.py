@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sim.cli.commands import app
-from tests.validate.helpers import PLAIN, write_runs
+from tests.validate.helpers import PLAIN, write_requests, write_runs
 
 COUNTED = {"tpot_mean_ms": "7", "ttft_mean_ms": "30", "quality": "A"}
 
@@ -32,6 +32,32 @@ def test_validate_reports_by_source_and_ends_with_a_line_a_metric(tmp_path: Path
     ]
     assert "over 1 rows" in out.splitlines()[-1]
     assert (tmp_path / "out" / "validation.csv").read_text().count("\n") == 3
+
+
+def test_a_validation_leaves_pages_numbers_and_a_figure_of_each_run_measured_request_by_request(
+    tmp_path: Path,
+) -> None:
+    write_requests(tmp_path, "r.csv", "arrival_s,in_tok,out_tok,ttft_ms,e2e_ms\n0,50,5,20,60\n1,60,5,21,61\n")
+    trace = {
+        "load": "trace",
+        "num_requests": "2",
+        "prompt": "file",
+        "output": "file",
+        "requests_file": "r.csv",
+    }
+    table = write_runs(
+        tmp_path, PLAIN | COUNTED | trace | {"run_id": "a/1"}, PLAIN | COUNTED | {"gpu": "h1000"}
+    )
+    code, out, _ = run("validate", str(table), "--json", "--out", str(tmp_path / "out"))
+    assert code == 0
+    told = json.loads(out)
+    assert (told["num_runs"], told["num_simulated"]) == (2, 1)
+    assert told["errors"]["tpot_mean"]["rows"] == 1
+    assert "h1000" in told["not_simulated"]["plain"]
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert "## runs on h100-sxm" in page
+    assert "![a-1](figures/a-1.png)" in page
+    assert (tmp_path / "out" / "figures" / "a-1.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_validate_tells_every_slip_of_the_table_and_exits_2(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ _WIDEST_VALUE = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FirstDifference:
     """The first difference of a case: at which step (None: in the final record), in which keys, both
     sides.
     """
@@ -43,7 +43,7 @@ class CaseResult:
     release: str
     steps: int
     identical_steps: int
-    difference: Difference | None
+    difference: FirstDifference | None
 
     @property
     def identical(self) -> bool:
@@ -152,7 +152,7 @@ def replay_case(case: Case, *, plain: bool = False) -> CaseResult:
     return CaseResult(case.path, case.name, case.family, case.release, len(case.trace), identical, difference)
 
 
-def _first_difference(case: Case, plain: bool) -> tuple[int, Difference | None]:
+def _first_difference(case: Case, plain: bool) -> tuple[int, FirstDifference | None]:
     identical = 0
     made: Record = {}
     recorded: Record = {}
@@ -162,20 +162,20 @@ def _first_difference(case: Case, plain: bool) -> tuple[int, Difference | None]:
             recorded = case.trace[identical] if identical < len(case.trace) else {}
             keys = _differing_keys(recorded, made)
             if keys:
-                return identical, Difference(_step_of(recorded, made), keys, recorded, made)
+                return identical, FirstDifference(_step_of(recorded, made), keys, recorded, made)
             identical += 1
         if identical < len(case.trace):
             recorded = case.trace[identical]
-            return identical, Difference(_step_of(recorded, {}), tuple(recorded), recorded, {})
+            return identical, FirstDifference(_step_of(recorded, {}), tuple(recorded), recorded, {})
         final = {key: value for key, value in case.final.items() if key not in _INFORMATIONAL}
         made = replay.final()
         keys = _differing_keys(final, made)
-        return identical, Difference(None, keys, final, made) if keys else None
+        return identical, FirstDifference(None, keys, final, made) if keys else None
     except (NotImplementedError, InvariantError, ValueError, KeyError, IndexError, TypeError) as error:
         recorded = case.trace[identical] if identical < len(case.trace) else {}
         where = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-        return identical, Difference(_step_of(recorded, {}), (), recorded, {}, message)
+        return identical, FirstDifference(_step_of(recorded, {}), (), recorded, {}, message)
 
 
 def _value(record: Record, key: str) -> str:

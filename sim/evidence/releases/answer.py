@@ -24,7 +24,7 @@ SMALL = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class SummaryMetric:
     """A number of the summary, how it is called, and whether changes are told as ratio, count or share."""
 
     key: str
@@ -34,18 +34,18 @@ class Metric:
 
 
 METRICS = (
-    Metric("output_throughput", "output throughput (tok/s)", "tok/s"),
-    Metric("median_ttft_ms", "TTFT p50 (ms)", "TTFT p50"),
-    Metric("p99_ttft_ms", "TTFT p99 (ms)", "TTFT p99"),
-    Metric("median_tpot_ms", "TPOT p50 (ms)", "TPOT p50"),
-    Metric("p99_tpot_ms", "TPOT p99 (ms)", "TPOT p99"),
-    Metric("median_e2el_ms", "E2E p50 (ms)", "E2E p50"),
-    Metric("p99_e2el_ms", "E2E p99 (ms)", "E2E p99"),
-    Metric("completed", "completed requests", "completed", "count"),
-    Metric("num_preemptions", "preemptions", "preempt.", "count"),
-    Metric("recomputed_token_share", "recomputed tokens", "recomp.", "share"),
-    Metric("prefix_cache_hit_rate", "prefix hit rate", "hits", "share"),
-    Metric("slo_attainment", "SLO attainment", "SLO", "share"),
+    SummaryMetric("output_throughput", "output throughput (tok/s)", "tok/s"),
+    SummaryMetric("median_ttft_ms", "TTFT p50 (ms)", "TTFT p50"),
+    SummaryMetric("p99_ttft_ms", "TTFT p99 (ms)", "TTFT p99"),
+    SummaryMetric("median_tpot_ms", "TPOT p50 (ms)", "TPOT p50"),
+    SummaryMetric("p99_tpot_ms", "TPOT p99 (ms)", "TPOT p99"),
+    SummaryMetric("median_e2el_ms", "E2E p50 (ms)", "E2E p50"),
+    SummaryMetric("p99_e2el_ms", "E2E p99 (ms)", "E2E p99"),
+    SummaryMetric("completed", "completed requests", "completed", "count"),
+    SummaryMetric("num_preemptions", "preemptions", "preempt.", "count"),
+    SummaryMetric("recomputed_token_share", "recomputed tokens", "recomp.", "share"),
+    SummaryMetric("prefix_cache_hit_rate", "prefix hit rate", "hits", "share"),
+    SummaryMetric("slo_attainment", "SLO attainment", "SLO", "share"),
 )
 
 
@@ -230,16 +230,16 @@ def _name(difference: Difference) -> str:
     return f"{difference.name}, {difference.older} → {difference.newer}"
 
 
-def _shown(outcomes: Sequence[Outcome]) -> list[Metric]:
+def _shown(outcomes: Sequence[Outcome]) -> list[SummaryMetric]:
     return [m for m in METRICS if any(_number(each, m) is not None for each in outcomes)]
 
 
-def _number(outcome: Outcome, metric: Metric) -> float | None:
+def _number(outcome: Outcome, metric: SummaryMetric) -> float | None:
     value = (outcome.summary or {}).get(metric.key)
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _value(value: float | None, metric: Metric) -> str:
+def _value(value: float | None, metric: SummaryMetric) -> str:
     if value is None:
         return "–"
     if metric.kind == "share":
@@ -247,7 +247,7 @@ def _value(value: float | None, metric: Metric) -> str:
     return f"{value:,.0f}" if metric.kind == "count" or abs(value) >= 100 else f"{value:.2f}"
 
 
-def _change(was: float | None, now: float | None, metric: Metric) -> str:
+def _change(was: float | None, now: float | None, metric: SummaryMetric) -> str:
     if was is None or now is None:
         return "–"
     if was == now:

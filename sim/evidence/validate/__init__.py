@@ -7,8 +7,16 @@ bands that every prediction shows. `ablations` takes terms of the cost model awa
 `serving_fit` fits constants.
 """
 
-from sim.evidence.validate.answer import Validation
+from sim.evidence.validate.answer import Validation, validate
 from sim.evidence.validate.replay import ReplayedRun, Selection, read_measured_runs, replay_all
 from sim.evidence.validate.run_table import MeasuredRun
 
-__all__ = ["MeasuredRun", "ReplayedRun", "Selection", "Validation", "read_measured_runs", "replay_all"]
+__all__ = [
+    "MeasuredRun",
+    "ReplayedRun",
+    "Selection",
+    "Validation",
+    "read_measured_runs",
+    "replay_all",
+    "validate",
+]

@@ -22,7 +22,7 @@ from cost_models.calibration import (
     PrefillParams,
     WholeModel,
 )
-from sim.evidence.validate.replay import SHIPPED, Variant, replay_all
+from sim.evidence.validate.replay import SHIPPED, CostVariant, replay_all
 from sim.evidence.validate.run_table import MeasuredRun
 from sim.evidence.validate.scoring import ErrorSummary, errors_by_metric
 from sim.jobs.options import RunOptions
@@ -172,16 +172,16 @@ def datasheet_roofline(fitted: Calibration) -> Calibration:
 
 VARIANTS = (
     SHIPPED,
-    Variant("no host time", profile=_no_host),
-    Variant("no front-end time", profile=_no_front_end),
-    Variant("no slowdown of decodes beside a prefill", facts=_no_mixing),
-    Variant("operators as on the bench", facts=_as_on_the_bench),
-    Variant("no wave quantization", calibration=_no_waves),
-    Variant("no fixed time of kernels", calibration=_no_fixed_time),
-    Variant("no CUDA-graph padding", padding=False),
-    Variant("greedy sampling", greedy=True),
-    Variant("no communication", calibration=_no_communication),
-    Variant(
+    CostVariant("no host time", profile=_no_host),
+    CostVariant("no front-end time", profile=_no_front_end),
+    CostVariant("no slowdown of decodes beside a prefill", facts=_no_mixing),
+    CostVariant("operators as on the bench", facts=_as_on_the_bench),
+    CostVariant("no wave quantization", calibration=_no_waves),
+    CostVariant("no fixed time of kernels", calibration=_no_fixed_time),
+    CostVariant("no CUDA-graph padding", padding=False),
+    CostVariant("greedy sampling", greedy=True),
+    CostVariant("no communication", calibration=_no_communication),
+    CostVariant(
         "datasheet roofline",
         calibration=datasheet_roofline,
         facts=_as_on_the_bench,
@@ -195,7 +195,7 @@ def ablate(
     runs: Sequence[MeasuredRun],
     *,
     limit_requests: int | None = None,
-    variants: Sequence[Variant] = VARIANTS,
+    variants: Sequence[CostVariant] = VARIANTS,
     options: RunOptions | None = None,
 ) -> Ablations:
     """Simulate the runs once for every variant."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
-from sim.evidence.validate.replay import ReplayedRun
+from sim.evidence.validate.replay import ReplayedRun, Selection, read_measured_runs, replay_all
 from sim.evidence.validate.requests_file import RequestRows
 from sim.evidence.validate.scoring import (
     METRICS,
@@ -25,6 +25,7 @@ from sim.evidence.validate.scoring import (
     group_by,
     summarize_errors,
 )
+from sim.jobs.options import RunOptions
 from sim.report.answer import Answer
 from sim.report.document import Block, Bullets, Heading, Plate, Preformatted, Table
 from sim.results.error_bands import BANDED, Kind
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Validation", "make_bands", "write_bands"]
+__all__ = ["Validation", "make_bands", "validate", "write_bands"]
 
 CSV_COLUMNS = (
     *("run_id", "source", "gpu", "engine_version", "quality", "condition", "part"),
@@ -157,6 +158,24 @@ class Validation(Answer):
             and each.measured_rows.ttft_s is not None
             and each.measured_rows.e2e_s is not None
         ]
+
+
+def validate(
+    path: Path | str,
+    selection: Selection | None = None,
+    columns: Mapping[str, str] | None = None,
+    *,
+    limit_requests: int | None = None,
+    options: RunOptions | None = None,
+) -> Validation:
+    """Simulate the measured runs of a run table (.csv) or a load generator's result (.json), and compare.
+
+    `columns` are set-up cells that win over the file's in every run, such as `{"gpu": "h100-sxm"}`, and
+    `limit_requests` cuts each run to its first requests. Raises `InputError` for what cannot be read.
+    """
+    path = Path(path)
+    runs, remarks = read_measured_runs(path, selection, columns)
+    return Validation(path, replay_all(runs, limit_requests=limit_requests, options=options), remarks)
 
 
 def _counted(told: Counter[str]) -> list[str]:

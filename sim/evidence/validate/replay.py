@@ -44,7 +44,7 @@ from sim.jobs.points import Outcome, Point, run_points
 from sim.scenario import Scenario
 from sim.setup import EngineSetup
 
-__all__ = ["SHIPPED", "ReplayedRun", "Selection", "Variant", "read_measured_runs", "replay_all"]
+__all__ = ["SHIPPED", "CostVariant", "ReplayedRun", "Selection", "read_measured_runs", "replay_all"]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def read_measured_runs(
 
 
 @dataclass(frozen=True)
-class Variant:
+class CostVariant:
     """What to change of the cost model of any engine; functions of a module, or partials of them, so that
     processes can be handed one.
 
@@ -154,7 +154,7 @@ class Variant:
 
 
 #: The model as it is.
-SHIPPED = Variant()
+SHIPPED = CostVariant()
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def replay_all(
     runs: Sequence[MeasuredRun],
     *,
     limit_requests: int | None = None,
-    variant: Variant = SHIPPED,
+    variant: CostVariant = SHIPPED,
     options: RunOptions | None = None,
 ) -> list[ReplayedRun]:
     """Simulate every run, with the cost model of `variant`, and see how far off it is; in order.
@@ -197,14 +197,16 @@ def replay_all(
     return [each if isinstance(each, ReplayedRun) else _replayed(each, next(outcomes)) for each in found]
 
 
-def _point(mapped: MappedRun, variant: Variant) -> Point:
+def _point(mapped: MappedRun, variant: CostVariant) -> Point:
     change = None
     if variant != SHIPPED or mapped.sees_engine_clock:
         change = partial(_engine, variant, mapped.sees_engine_clock)
     return Point(mapped.scenario, {}, mapped.workload, change)
 
 
-def _engine(variant: Variant, sees_engine_clock: bool, scenario: Scenario, setup: EngineSetup) -> EngineSetup:
+def _engine(
+    variant: CostVariant, sees_engine_clock: bool, scenario: Scenario, setup: EngineSetup
+) -> EngineSetup:
     """The scenario's engine with the costs of a variant, as the client of the run sees it."""
     setup = variant.apply(setup, scenario)
     if sees_engine_clock:

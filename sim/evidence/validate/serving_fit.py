@@ -16,7 +16,7 @@ from scipy.optimize import least_squares
 
 from cost_models import ServingFacts, gpu, serving_facts
 from sim.errors import input_error
-from sim.evidence.validate.replay import SHIPPED, Variant, replay_all
+from sim.evidence.validate.replay import SHIPPED, CostVariant, replay_all
 from sim.evidence.validate.run_table import MeasuredRun
 from sim.evidence.validate.scoring import ErrorSummary, MetricError, group_by, held_out, summarize_errors
 from sim.jobs.options import RunOptions
@@ -153,7 +153,7 @@ def _errors(
     limit_requests: int | None,
     options: RunOptions | None,
 ) -> list[MetricError]:
-    variant = Variant("trial", facts=partial(_changed, constants)) if constants else SHIPPED
+    variant = CostVariant("trial", facts=partial(_changed, constants)) if constants else SHIPPED
     replayed = replay_all(runs, limit_requests=limit_requests, variant=variant, options=options)
     return [error for each in replayed for error in each.errors if error.metric in FITTED_METRICS]
 
