@@ -6,13 +6,12 @@ Each request is followed once from event to event; all time between two of them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.cluster.recorder import Recorder, TokenTimes
 from sim.cluster.watched import ReplicaWatch, Wait, Watch
@@ -34,6 +33,8 @@ from sim.questions.explain.parts import (
 )
 from sim.questions.explain.step_phases import Chunk, StepPhases
 from sim.values import Bools, Floats, Ints
+
+T = TypeVar("T")
 
 _PART_OF_WAIT = {
     Wait.TOKENS: TOKEN_BUDGET,
@@ -136,10 +137,8 @@ class _LineWaits:
         self._sums = np.zeros((len(self._call_s) + 1, len(Wait)))
         for wait in Wait:
             self._sums[1:, wait] = np.cumsum(np.where(self._waits == wait, self._took_s, 0.0))
-        self._headed = _by_value(np.frombuffer(columns.call_head, dtype=np.int32))
-        self._aside: dict[int, list[int]] = {}
-        for call, request in zip(columns.aside_call, columns.aside_request, strict=True):
-            self._aside.setdefault(request, []).append(call)
+        self._headed = _grouped(zip(columns.call_head, range(len(columns.call_head)), strict=True))
+        self._aside = _grouped(zip(columns.aside_request, columns.aside_call, strict=True))
 
     def book_wait(self, book: _RequestBook, first: int, admission: int, scheduled_s: float) -> float:
         """Book the wait of a request until it is first admitted; return the time behind others for blocks."""
@@ -163,31 +162,18 @@ class _LineWaits:
         return float(max(waited[Wait.BLOCKS] - at_head, 0.0))
 
 
-def _by_value(values: NDArray[np.int32]) -> dict[int, list[int]]:
-    """By value, the places at which it stands."""
-    found: dict[int, list[int]] = {}
-    order = np.argsort(values, kind="stable")
-    cuts = np.flatnonzero(np.diff(values[order])) + 1
-    for part in np.split(order, cuts):
-        if len(part):
-            found[int(values[part[0]])] = part.tolist()
-    return found
-
-
 def _chunks_by_request(columns: ReplicaWatch, num_steps: int) -> dict[int, list[tuple[int, Chunk]]]:
     """The chunks of each request with their steps, as far as these have ended."""
-    found: dict[int, list[tuple[int, Chunk]]] = {}
-    rows = zip(
-        columns.chunk_request,
-        columns.chunk_step,
-        columns.chunk_alone_s,
-        columns.chunks_s,
-        columns.chunk_again,
-        strict=True,
-    )
-    for request, step, alone_s, chunks_s, again in rows:
-        if step < num_steps:
-            found.setdefault(request, []).append((step, Chunk(alone_s, chunks_s, again)))
+    chunks = map(Chunk, columns.chunk_alone_s, columns.chunks_s, columns.chunk_again)
+    rows = zip(columns.chunk_request, columns.chunk_step, chunks, strict=True)
+    return _grouped((request, (step, chunk)) for request, step, chunk in rows if step < num_steps)
+
+
+def _grouped(pairs: Iterable[tuple[int, T]]) -> dict[int, list[T]]:
+    """By the first of each pair, the second ones in the order in which they came."""
+    found: dict[int, list[T]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
     return found
 
 
