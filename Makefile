@@ -18,7 +18,7 @@ run: $(VENV)/.installed           ## run the quickstart scenario
 	fi
 
 test: $(VENV)/.installed-dev      ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --mpl
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 nightly: $(VENV)/.installed-dev compiled-tests ## the tests that take many minutes
 	$(BIN)/python -m pytest -n 2 --dist load -m nightly

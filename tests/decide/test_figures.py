@@ -1,4 +1,4 @@
-"""Figures of decisions on fixed tables look as they did when last looked at (`pytest --mpl` compares)."""
+"""Figures of decisions on fixed tables look as they did when last looked at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each figure of a fixed table looks as it did when someone last looked at it (compared with `pytest --mpl`).
+"""Each figure of a fixed table looks as it did when someone last looked at it.
 
 After a wanted change, draw the baselines anew with
 `pytest tests/figures/test_pictures.py --mpl-generate-path=tests/figures/baseline`, and look at every one.

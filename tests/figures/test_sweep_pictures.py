@@ -1,4 +1,4 @@
-"""Figures of sweeps on fixed tables look as they did when someone last looked (`pytest --mpl` compares)."""
+"""Figures of sweeps on fixed tables look as they did when someone last looked."""
 
 from __future__ import annotations
 
