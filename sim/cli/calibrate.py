@@ -79,6 +79,7 @@ def _fit_serving(
     from sim.cli.options import run_options
     from sim.evidence.validate import Selection, read_measured_runs
     from sim.evidence.validate.serving_fit import fit_serving
+    from sim.report import text
 
     if gpu_name is None:
         typer.echo("error: --serving fits one GPU part: name it with --gpu", err=True)
@@ -92,8 +93,7 @@ def _fit_serving(
     found = fit_serving(
         measured, gpu_name, names, limit_requests=limit, options=run_options(jobs), on_trial=tell
     )
-    for line in found.lines():
-        typer.echo(line)
+    typer.echo(text.render(found.document()))
     if out is not None:
         out.write_text("\n".join(found.toml()) + "\n", encoding="utf-8")
         typer.echo(f"written: {out}", err=True)

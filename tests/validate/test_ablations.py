@@ -17,6 +17,7 @@ from sim.evidence.validate.ablations import VARIANTS, Ablation, Ablations, ablat
 from sim.evidence.validate.replay import CostVariant
 from sim.evidence.validate.scoring import held_out
 from sim.evidence.validate.serving_fit import _changed, fit_serving
+from sim.report import text
 from sim.report.document import Table
 from tests.validate.helpers import PLAIN, write_runs
 
@@ -107,6 +108,9 @@ def test_a_fit_finds_the_constant_that_the_runs_were_made_with(tmp_path: Path) -
     assert found.constants["weight_stream_gain"] == pytest.approx(1.2, abs=0.01)
     assert not found.warnings
     assert found.after[("fitted", "tpot_mean")].median < 0.2 < found.before[("fitted", "tpot_mean")].median
+    shown = text.render(found.document())
+    assert shown.splitlines()[-1] == found.toml()[-1]
+    assert "weight_stream_gain" in shown.split("shipped")[1].split("part")[0]
     assert found.toml() == ['["h100-sxm"]', f"weight_stream_gain = {found.constants['weight_stream_gain']}"]
 
 

@@ -20,6 +20,7 @@ from sim.evidence.validate.replay import SHIPPED, CostVariant, replay_all
 from sim.evidence.validate.run_table import MeasuredRun
 from sim.evidence.validate.scoring import ErrorSummary, MetricError, group_by, held_out, summarize_errors
 from sim.jobs.options import RunOptions
+from sim.report.document import Block, Bullets, Document, Preformatted, Table
 
 __all__ = ["BOUNDS", "FITTED_METRICS", "ServingFit", "fit_serving"]
 
@@ -52,21 +53,27 @@ class ServingFit:
     after: dict[tuple[str, ...], ErrorSummary]
     num_trials: int
 
-    def lines(self) -> list[str]:
+    def document(self) -> Document:
         """The report, and the table of `serving.toml` that the fit amounts to."""
         shipped = serving_facts(gpu(self.gpu))
-        lines = [f"serving constants of {self.gpu}, {self.num_trials} trials"]
-        lines += [f"  {n:24} {getattr(shipped, n):10.4g} -> {v:10.4g}" for n, v in self.constants.items()]
-        lines += [f"warning: {text}" for text in self.warnings]
-        lines.append(
-            f"  {'part':10}{'metric':28}{'rows':>5}{'before: median':>16}{'p90':>8}"
-            f"{'after: median':>16}{'p90':>8}"
-        )
+        constants = [
+            (name, f"{getattr(shipped, name):.4g}", f"{value:.4g}") for name, value in self.constants.items()
+        ]
+        errors = []
         for (part, metric), old in self.before.items():
-            new = self.after[(part, metric)]
-            cells = f"{old.median:14.1f} %{old.p90:6.1f} %{new.median:14.1f} %{new.p90:6.1f} %"
-            lines.append(f"  {part:10}{metric:28}{old.rows:5d}{cells}")
-        return [*lines, *self.toml()]
+            percents = [
+                f"{e:.1f} %" for each in (old, self.after[part, metric]) for e in (each.median, each.p90)
+            ]
+            errors.append((part, metric, str(old.rows), *percents))
+        header = ("part", "metric", "rows", "before: median", "p90", "after: median", "p90")
+        blocks: list[Block] = [
+            Table(("constant", "shipped", "fitted"), tuple(constants), (False, True, True))
+        ]
+        if self.warnings:
+            blocks.append(Bullets(tuple(f"warning: {text}" for text in self.warnings)))
+        blocks.append(Table(header, tuple(errors), (False, False, *(True for _ in header[2:]))))
+        blocks.append(Preformatted("\n".join(self.toml())))
+        return Document(f"serving constants of {self.gpu}, {self.num_trials} trials", blocks)
 
     def toml(self) -> list[str]:
         """The constants as a table of `serving.toml`."""
