@@ -125,6 +125,7 @@ class EngineCore:
         self.config = config
         self.kv_cache = kv_cache
         self.bookkeeping = make_bookkeeping(config, rules, drafting, kv_cache)
+        self._drafter = drafting
         self.state = EngineState(
             config,
             rules,
@@ -332,6 +333,16 @@ class EngineCore:
     def is_full(self) -> bool:
         """Whether no more requests may run."""
         return self._scheduler.is_full()
+
+    def starves_beside_the_drafter(self, num_lacking: int) -> bool:
+        """Whether no step gives so few lacking tokens: the drafter reads ahead over all of them, so they must
+        come in one chunk, and a chunk may not be so long.
+        """
+        return self.most_of_a_prompt(num_lacking) < num_lacking <= self._drafter.reads_ahead
+
+    def most_of_a_prompt(self, num_lacking: int) -> int:
+        """The most of so many lacking tokens that a request gets in one step, with the requests of now."""
+        return min(self._scheduler.capped(num_lacking), self._scheduler.token_budget)
 
     @property
     def num_running(self) -> int:

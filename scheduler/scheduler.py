@@ -140,14 +140,17 @@ class Scheduler:
             return 0  # the step in flight must end it (vLLM: the test of `num_output_placeholders`)
         if output.holds_prefills and request.is_prefill_chunk:
             return 0
-        num_tokens = self._capped(request.num_tokens + in_flight + request.num_draft_tokens - computed)
+        num_tokens = self.capped(request.num_tokens + in_flight + request.num_draft_tokens - computed)
         num_tokens = min(num_tokens, output.num_tokens_left)
         num_tokens = min(num_tokens, self.state.config.max_model_len - 1 - computed)
         num_tokens = self.state.kv_cache.cut_at_state_boundary(request, computed, num_tokens)
         return self._feed_drafter(request, computed, num_tokens)
 
-    def _capped(self, num_tokens: int) -> int:
-        """A long prefill gets no more than a threshold (vLLM: `long_prefill_token_threshold`)."""
+    def capped(self, num_tokens: int) -> int:
+        """What of so many tokens a request may get in one step, for a long prefill is cut.
+
+        vLLM: `long_prefill_token_threshold`.
+        """
         config, state = self.state.config, self.state
         threshold = config.long_prefill_token_threshold
         if config.long_prefill_adaptive:
@@ -302,7 +305,7 @@ class Scheduler:
             num_tokens += padding
             if padding and num_tokens > output.token_budget:
                 return STOP
-        num_tokens = self._capped(num_tokens)
+        num_tokens = self.capped(num_tokens)
         if not config.enable_chunked_prefill and num_tokens > output.token_budget:
             return STOP
         num_tokens = min(num_tokens, output.num_tokens_left)

@@ -2,7 +2,8 @@
 
 A real engine can deadlock. Waiting requests that hold KV blocks (streaming sessions between two inputs, loads
 from outside) are never preempted, and a head of the queue that cannot be allocated stops the pass before it
-reaches them. `examine` only reads. It says who holds what, what the head needs, and which events from outside
+reaches them. A drafter that reads ahead wants its tokens in one step, and a cap on long prompts may not let
+them be. `examine` only reads. It says who holds what, what the head needs, and which events from outside
 could still change anything; whether any of these is to be expected is for the caller to know.
 """
 
@@ -61,7 +62,7 @@ class Standstill:
 
 def examine(engine: EngineCore) -> Standstill:
     """Look at an engine that has nothing in flight and schedules nothing."""
-    reasons = [_why_it_does_not_run(request) for request in engine.running[:3]]
+    reasons = [_why_it_does_not_run(engine, request) for request in engine.running[:3]]
     waits_for: list[OutsideEvent] = []
     head, needed = None, 0
     if _idle_sessions_take_all_places(engine):
@@ -71,12 +72,19 @@ def examine(engine: EngineCore) -> Standstill:
         if awaited is not None:
             waits_for.append((awaited, request.request_id))
             continue
-        needed, too_long = _what_it_lacks(engine, request)
+        needed, lacking = _what_it_lacks(engine, request)
+        if engine.starves_beside_the_drafter(lacking):
+            reasons.append(_starvation(engine, request, lacking))
+            continue  # it is passed over, and does not stop those behind it
+        too_long = not engine.config.enable_chunked_prefill and (
+            _capped(engine, lacking) > engine.config.max_num_batched_tokens
+        )
         if needed or too_long:
             head = request
             reasons.append(_why_it_is_not_admitted(engine, request, needed))
             break
-        waits_for.append(("connector", request.request_id))
+        if engine.state.connector is not None:
+            waits_for.append(("connector", request.request_id))
     waits_for += _who_could_give_blocks_back(engine)
     if not reasons:
         reasons.append("every waiting request waits for something outside")
@@ -106,11 +114,11 @@ def _awaited(engine: EngineCore, request: Request) -> Literal["load", "grammar",
     return _AWAITED.get(request.status)
 
 
-def _what_it_lacks(engine: EngineCore, request: Request) -> tuple[int, bool]:
-    """What keeps a waiting request from its first step.
+def _what_it_lacks(engine: EngineCore, request: Request) -> tuple[int, int]:
+    """What a waiting request needs for its first step.
 
-    Returns the free blocks that its admission wants if there are not so many, else 0; and whether its tokens
-    exceed the step's budget and must not be cut.
+    Returns the free blocks that its admission wants if there are not so many, else 0; and its tokens that are
+    not computed.
     """
     kv_cache, config = engine.kv_cache, engine.config
     computed, hits = request.num_computed_tokens, kv_cache.no_hits()
@@ -119,13 +127,16 @@ def _what_it_lacks(engine: EngineCore, request: Request) -> tuple[int, bool]:
             hits = kv_cache.find_hits(request)
         computed = hits.num_tokens + (request.num_external_tokens if engine.state.connector else 0)
     lacking = request.num_tokens - computed
-    threshold = config.long_prefill_token_threshold
-    lacking = min(lacking, threshold) if threshold else lacking
-    slots = min(computed + min(lacking, config.max_num_batched_tokens), config.max_model_len)
+    first = min(_capped(engine, lacking), config.max_num_batched_tokens)
+    slots = min(computed + first, config.max_model_len)
     needed = kv_cache.num_blocks_for(request, slots, hits, config.max_num_batched_tokens)
     needed = engine.admission_room.num_wanted(request, needed, hits)
-    too_long = not config.enable_chunked_prefill and lacking > config.max_num_batched_tokens
-    return needed if needed > kv_cache.num_free_blocks else 0, too_long
+    return needed if needed > kv_cache.num_free_blocks else 0, lacking
+
+
+def _capped(engine: EngineCore, lacking: int) -> int:
+    threshold = engine.config.long_prefill_token_threshold
+    return min(lacking, threshold) if threshold else lacking
 
 
 def _who_could_give_blocks_back(engine: EngineCore) -> list[OutsideEvent]:
@@ -139,13 +150,24 @@ def _who_could_give_blocks_back(engine: EngineCore) -> list[OutsideEvent]:
     return events
 
 
-def _why_it_does_not_run(request: Request) -> str:
+def _why_it_does_not_run(engine: EngineCore, request: Request) -> str:
     in_flight = request.num_output_placeholders
+    lacking = request.num_tokens + in_flight + request.num_draft_tokens - request.num_computed_tokens
+    if engine.starves_beside_the_drafter(lacking):
+        return _starvation(engine, request, lacking)
     if in_flight:
         return (
             f"request {request.request_id} runs and counts {in_flight} tokens in flight that will never come"
         )
     return f"request {request.request_id} runs and has nothing left to compute"
+
+
+def _starvation(engine: EngineCore, request: Request, lacking: int) -> str:
+    return (
+        f"request {request.request_id} lacks {lacking} tokens, which the drafter reads ahead over and so "
+        f"must come in one step, but a step gives a long prompt no more than "
+        f"{engine.most_of_a_prompt(lacking)}"
+    )
 
 
 def _why_it_is_not_admitted(engine: EngineCore, request: Request, needed: int) -> str:

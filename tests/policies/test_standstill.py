@@ -6,9 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from scheduler import EngineCore, ExternalMatch, KVCacheConfig, Request, RequestStatus, SchedulerConfig
+from scheduler import (
+    EngineCore,
+    ExternalMatch,
+    KVCacheConfig,
+    Request,
+    RequestStatus,
+    SchedulerConfig,
+    SpeculativeConfig,
+)
 from scheduler.release import release
 from scheduler.standstill import examine
+from sim.cluster.progress import ProgressGuard, StuckError
 from sim.evidence.conform.case import load_case
 from sim.evidence.conform.replay import Replay
 from tests.policies.helpers import fresh
@@ -148,3 +157,58 @@ def test_looking_changes_nothing() -> None:
     before = (engine.prefix_cache_stats, list(engine.waiting), list(engine.kv_cache.pool.free_queue))
     assert examine(engine) == examine(engine)
     assert before == (engine.prefix_cache_stats, list(engine.waiting), list(engine.kv_cache.pool.free_queue))
+
+
+def one_token_a_step(version: str, drafts: int) -> EngineCore:
+    """Two requests, of which one runs at a time; a long prompt gets one token in a step."""
+    config = SchedulerConfig(
+        max_num_seqs=1,
+        long_prefill_token_threshold=1,
+        speculative=SpeculativeConfig("mtp_multi", drafts),
+    )
+    engine = EngineCore(config, KVCacheConfig(50, enable_caching=False), release=release(version))
+    engine.add_request(Request(0, ((1, 5),), 1, ignore_eos=True))
+    engine.add_request(Request(1, ((900, 5),), 1, ignore_eos=True))
+    return engine
+
+
+def step_on(engine: EngineCore, steps: int) -> None:
+    for _ in range(steps):
+        output = engine.schedule()
+        engine.update(output, lambda out: [[5] if samples else [] for samples in out.samples])
+
+
+def test_a_prompt_whose_end_a_drafter_reads_ahead_over_can_starve_under_a_cap() -> None:
+    """vLLM 0.33 cuts a chunk so that as many tokens are left as the drafter reads: here to nothing."""
+    engine = one_token_a_step("0.33.0", drafts=2)
+    step_on(engine, 20)
+    assert engine.requests[0].num_computed_tokens == 3
+    assert not engine.schedule().requests
+    found = examine(engine)
+    assert found.reason == (
+        "request 0 lacks 2 tokens, which the drafter reads ahead over and so must come in one step, "
+        "but a step gives a long prompt no more than 1"
+    )
+    assert found.waits_for == ()
+    guard = ProgressGuard(engine.config)
+    guard.on_empty_schedule(engine, preempted=False)
+    with pytest.raises(StuckError, match="deadlock in replica 0: request 0 lacks 2 tokens"):
+        guard.on_empty_schedule(engine, preempted=False)
+
+
+@pytest.mark.parametrize(("version", "drafts"), [("0.33.0", 1), ("0.32.0", 2)])
+def test_it_does_not_where_the_cap_is_enough_or_nobody_cuts(version: str, drafts: int) -> None:
+    engine = one_token_a_step(version, drafts)
+    step_on(engine, 20)
+    assert not engine.has_unfinished_requests()
+
+
+def test_a_waiting_prompt_that_can_only_starve_is_named_and_stops_nobody() -> None:
+    engine = one_token_a_step("0.33.0", drafts=2)
+    engine.abort_requests([0, 1])
+    engine.add_request(Request(2, ((1, 2),), 1, ignore_eos=True))
+    engine.add_request(Request(3, ((1, 2),), 1, ignore_eos=True))
+    assert not engine.schedule().requests
+    reason = examine(engine).reason
+    assert "request 2 lacks 2 tokens" in reason
+    assert "request 3 lacks 2 tokens" in reason

@@ -11,7 +11,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 
 from scheduler import (
     EOS_TOKEN_ID,
@@ -26,6 +26,7 @@ from scheduler import (
 )
 from scheduler.invariants import check, check_step
 from scheduler.release import release
+from scheduler.standstill import examine
 from tests.scheduler.helpers import make_engine
 
 GROUPS = {
@@ -219,6 +220,19 @@ def later_switches(random: Random) -> dict[str, Any]:
     budget=st.integers(8, 64),
     spare=st.integers(0, 40),
 )
+@example(
+    seed=19,
+    groups="three",
+    features={"spec", "pauses"},
+    version="0.33.0",
+    ahead=False,
+    policy="fcfs",
+    caching=False,
+    kind="mtp_multi",
+    seqs=1,
+    budget=19,
+    spare=2,
+)
 def test_laws_hold_after_every_step_and_everything_ends(
     seed: int,
     groups: str,
@@ -274,7 +288,15 @@ def test_laws_hold_after_every_step_and_everything_ends(
     # holders in the waiting queue can block each other for good, as in vLLM; in early releases a reset
     # ahead of the GPU can lose a request's last token; both need the features named
     if not features & {"sessions", "connector"} and (tracks or not ahead):
-        assert not drive.engine.has_work()
+        if (
+            drive.engine.has_work()
+        ):  # as in vLLM 0.33 a cap of one token starves a drafter that reads two ahead
+            assert "spec" in features
+            assert kind == "mtp_multi"
+            assert engine_release.rules.last_chunks_feed_the_drafter
+            assert switches["long_prefill_adaptive"]
+            assert "which the drafter reads ahead over" in examine(drive.engine).reason
+            return
         assert all(request.is_finished for request in drive.all)
         assert drive.engine.kv_cache.num_used_blocks == 0
 
