@@ -7,8 +7,7 @@ twice.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from scheduler.request import Request
@@ -89,103 +88,3 @@ class FairOrder:
     def _charge(self, request: Request, weighted_tokens: float) -> None:
         client = request.client_index
         self.served[client] = self.served.get(client, 0.0) + weighted_tokens
-
-
-class FairQueue:
-    """One line of waiting requests per client; of equally served clients, the one whose head came first."""
-
-    __slots__ = ("_last_to_leave", "_lines", "_size", "order")
-
-    def __init__(self, order: FairOrder) -> None:
-        self.order = order
-        self._lines: dict[int, deque[Request]] = {}
-        self._size = 0
-        self._last_to_leave: int | None = None
-
-    def add(self, request: Request) -> None:
-        """To the tail of its client's line."""
-        self.order.forget(request)
-        self._line(request, welcome=True).append(request)
-
-    def add_front(self, request: Request) -> None:
-        """A preempted request: to the front of its client's line."""
-        self.order.interrupt(request)
-        self._line(request, welcome=False).appendleft(request)
-
-    def peek(self) -> Request:
-        """The head of the line whose turn it is."""
-        self.order.settle()
-        return self._lines[self._next_client()][0]
-
-    def pop(self) -> Request:
-        """Take it, into service."""
-        self.order.settle()
-        client = self._next_client()
-        line = self._lines[client]
-        request = line.popleft()
-        self._size -= 1
-        if not line:
-            del self._lines[client]
-            self._last_to_leave = client
-        self.order.admit(request)
-        return request
-
-    def put_back(self, set_aside: Sequence[Request]) -> None:
-        """To the front of their lines, in their old order, and off the bill."""
-        for request in reversed(set_aside):
-            self.order.take_back(request)
-            self._line(request, welcome=False).appendleft(request)
-
-    def remove(self, requests: Collection[Request]) -> None:
-        """Take out requests."""
-        for client in list(self._lines):
-            line = self._lines[client]
-            kept = deque(request for request in line if request not in requests)
-            self._size -= len(line) - len(kept)
-            self._lines[client] = kept
-            for request in line:
-                if request in requests:
-                    self.order.forget(request)
-            if not kept:
-                del self._lines[client]
-                self._last_to_leave = client
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __iter__(self) -> Iterator[Request]:
-        """The order of turns if everybody were admitted now."""
-        order = self.order
-        lines = {client: deque(line) for client, line in self._lines.items()}
-        served = dict(order.served)
-        while lines:
-            client = _next_turn(lines, served)
-            request = lines[client].popleft()
-            if request.num_cached_tokens == -1:
-                served[client] += order.prompt_weight * request.num_prompt_tokens
-            if not lines[client]:
-                del lines[client]
-            yield request
-
-    def _line(self, request: Request, *, welcome: bool) -> deque[Request]:
-        client = request.client_index
-        line = self._lines.get(client)
-        if line is None:
-            if welcome:
-                self.order.settle()
-                self.order.welcome(client, self._lines, self._last_to_leave)
-            self.order.served.setdefault(client, 0.0)
-            line = self._lines[client] = deque()
-        self._size += 1
-        return line
-
-    def _next_client(self) -> int:
-        return _next_turn(self._lines, self.order.served)
-
-
-def _next_turn(lines: dict[int, deque[Request]], served: dict[int, float]) -> int:
-    def turn(client: int) -> tuple[float, float, int]:
-        head = lines[client][0]
-        return (served[client], head.arrival_time, head.request_id)
-
-    return min(lines, key=turn)

@@ -2,7 +2,6 @@
 
 * What engines do at a moment comes before what the outside world does at the same moment: arrivals, answers
   to clients and wake-ups are *late* events.
-* A sleep during which nothing else happens needs no event: the clock moves on at once (`Clock.skip_to`).
 * A sleep over many steps ends at the time at which the last of the single sleeps would have ended, to the
   last bit. No delay from now may give that time in floating point, so such a sleep is set by its end.
 """
@@ -41,13 +40,6 @@ class Clock(Environment):
     def until_next_event_s(self) -> float:
         """How long until the next event comes; infinity if none does."""
         return self._queue[0][0] - self._now if self._queue else inf
-
-    def skip_to(self, at_s: float) -> bool:
-        """Move on to `at_s` at once if nothing is to happen until then, nor at that moment."""
-        if self._queue and self._queue[0][0] <= at_s:
-            return False
-        self._now = at_s
-        return True
 
 
 class LateEvent(Event):

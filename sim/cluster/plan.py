@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models import DecodeRun
-from scheduler import Request, SchedulerOutput, StepRun
+from scheduler import SchedulerOutput, StepRun
 from sim.cluster.replica import Batch
 from sim.cluster.step_log import StepCounts, StepLog
 
@@ -13,15 +13,13 @@ class Plan:
 
     One entry a turn: when the GPU begins and ends the batch, when the GPU and the host can take the next,
     which term binds it (a place in `BOUNDS`), and when the turn's update is (the next turn begins then; the
-    first at `begins_s`). The last turn is number `last`. `entering`: requests that enter the engine before
-    the end, and when.
+    first at `begins_s`). The last turn is number `last`.
     """
 
     __slots__ = (
         "begins_s",
         "bounds",
         "end_s",
-        "entering",
         "entry_s",
         "host_free_s",
         "last",
@@ -40,7 +38,6 @@ class Plan:
         self.update_s: list[float] = []
         self.last = len(bounds) - 1
         self.num_waiting = num_waiting
-        self.entering: list[tuple[float, Request]] = []
 
     @property
     def ends_s(self) -> float:

@@ -10,13 +10,13 @@ have ended by now and the next one begun. Times are the ones of single steps, ad
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Generator
+from math import inf
 from operator import itemgetter
 
 from simpy import Event
 
 from scheduler import Request
-from sim.cluster.clock import Alarm, late_alarm
+from sim.cluster.clock import Alarm
 from sim.cluster.plan import Plan, PlannedSteps
 from sim.cluster.replica import Replica
 
@@ -31,48 +31,17 @@ class PlannedReplica(Replica):
     _alarm: Event | None = None
     _reach = _REACH[0]
     _turn_s = 0.0
-    _sleeps_until_s = 0.0
-    """Without a plan: when the process wakes, whatever comes; 0 or a time gone by if it may wake sooner."""
     is_alone = False
     """Whether there is no other replica: then the next event of the clock is likely to be an arrival here."""
 
-    def run(self) -> Generator[Event, object, None]:
-        """The SimPy process: as the plain one, but for the plans."""
-        env, engine, in_flight = self._env, self._engine, self._in_flight
-        while True:
-            if len(in_flight) == self._depth - 1 and self._make_plan():
-                plan = self._plan
-                assert plan is not None
-                if not env.skip_to(plan.ends_s):
-                    yield self._set_alarm(plan)
-                    plan = self._plan
-                if plan is not None:
-                    self._finish_plan(plan)
-                else:  # somebody looked: all is committed but the update of the turn under way then
-                    self._take_in()
-                    self._update(in_flight.popleft())
-                continue
-            scheduled = len(in_flight) < self._depth and engine.has_work() and self._schedule(env.now)
-            if scheduled and len(in_flight) < self._depth:
-                now = env.now
-                delay_s = self._until_host_is_free_s(now)
-                if not env.skip_to(now + delay_s):
-                    self._sleeps_until_s = now + delay_s
-                    yield env.timeout(delay_s)
-                    self._take_in()
-            elif in_flight:
-                now = env.now
-                delay_s = self._until_update_s(now)
-                if not env.skip_to(now + delay_s):
-                    self._sleeps_until_s = now + delay_s
-                    yield env.timeout(delay_s)
-                    self._take_in()
-                self._update(in_flight.popleft())
-            elif self._waits():
-                yield self._idle()
-                self._wake_up = None
-
     # --- planning ---------------------------------------------------------------------------------------
+
+    def _plan_ahead(self) -> Event | None:
+        """Plan the coming turns, if there are any to be sure of: the event at which they are over."""
+        if len(self._in_flight) != self._depth - 1 or not self._make_plan():
+            return None
+        assert self._plan is not None
+        return self._set_alarm(self._plan)
 
     def _make_plan(self) -> bool:
         """Work out the coming turns, if there are any to be sure of."""
@@ -113,98 +82,90 @@ class PlannedReplica(Replica):
 
     # --- what cuts a plan short -------------------------------------------------------------------------
 
-    def submit(self, request: Request) -> None:
-        """See `Replica.submit`."""
-        plan, enters_s = self._plan, self._entry_s()
-        if request.needs_grammar or enters_s >= (self._sleeps_until_s if plan is None else plan.ends_s):
-            self._submit(request, enters_s)
-            return
-        self._note(request)
-        if plan is None:
+    def _enter_at(self, request: Request, enters_s: float) -> None:
+        """Let a request enter at that time: by an event of its own, or before the process wakes."""
+        plan = self._plan
+        if request.needs_grammar or enters_s >= (self._wakes_s if plan is None else plan.ends_s):
+            super()._enter_at(request, enters_s)
+        elif plan is None:
             self._entering.append((enters_s, request))
         else:
-            self._cut(plan, enters_s, request)
+            self._cut_short(plan, enters_s, request)
 
-    def _add(self, request: Request) -> None:
+    def _enter(self, request: Request) -> None:
+        """A request enters now; with a plan the engine learns of it at the end of the turn under way."""
         if request.needs_grammar:
             self.settle()  # its grammar is asked for now, not at the end of a turn
         if self._plan is not None:
-            self._cut(self._plan, self._env.now, request)
+            self._cut_short(self._plan, self._env.now, request)
         else:
-            super()._add(request)
+            super()._enter(request)
 
-    def _cut(self, plan: Plan, enters_s: float, request: Request) -> None:
-        """A request enters before the plan's end: it sees the end of the turn under way then."""
+    def _cut_short(self, plan: Plan, enters_s: float, request: Request) -> None:
+        """A request enters before the plan's end: the plan ends with the turn under way then."""
         turn = bisect_right(plan.update_s, enters_s)
         if turn < plan.last:
             self._reach = max(2 * turn, _REACH[0])
             plan.last = turn
             self._set_alarm(plan)
-            cut_off, plan.entering = plan.entering, []
-            self._let_enter(plan, cut_off)
-        entering = plan.entering
+            self._release_entering(from_s=plan.ends_s)
+        entering = self._entering
         if entering and entering[-1][0] > enters_s:
             insort(entering, (enters_s, request), key=_time)
         else:
             entering.append((enters_s, request))
 
-    def _let_enter(self, plan: Plan | None, entering: list[tuple[float, Request]]) -> None:
-        """Requests that enter before the plan's end are kept by it; the others enter by themselves."""
+    def _release_entering(self, from_s: float) -> None:
+        """Who was to enter while the process sleeps, but enters at `from_s` or later, enters by an event."""
+        entering, self._entering = self._entering, []
         for enters_s, request in entering:
-            if plan is not None and enters_s < plan.ends_s:
-                plan.entering.append((enters_s, request))
-            elif enters_s <= self._env.now:
-                self._add(request)
+            if enters_s < from_s:
+                self._entering.append((enters_s, request))
             else:
-                late_alarm(self._env, enters_s, request).callbacks.append(self._enter)
-
-    def _take_in(self) -> None:
-        """Requests that entered while the process slept: nobody has looked since."""
-        if self._entering:
-            for _, request in self._entering:
-                self._add(request)
-            self._entering.clear()
+                super()._enter_at(request, enters_s)
 
     def settle(self) -> None:
-        """See `Replica.settle`."""
+        """Commit the turns that have ended by now, begin the one under way, and let the others go."""
         plan, now = self._plan, self._env.now
         if plan is None:
-            if self._entering:
-                entering, self._entering = self._entering, []
-                self._let_enter(None, entering)
+            self._release_entering(from_s=-inf)
             return
         complete = bisect_right(plan.update_s, now)
-        self._drop(plan, complete)
+        self._give_up(plan, complete)
         if complete < plan.last:
             plan.last = complete
             self._set_alarm(plan)
-            self._sleeps_until_s = plan.ends_s
+            self._wakes_s = plan.ends_s
 
     def stop(self) -> None:
-        """See `Replica.stop`."""
+        """The clock has stopped: what has not happened by now does not happen."""
         if self._plan is not None:
-            self._drop(self._plan, bisect_left(self._plan.update_s, self._env.now))
+            self._give_up(self._plan, bisect_left(self._plan.update_s, self._env.now))
         self.settle()
         super().stop()
 
-    def _drop(self, plan: Plan, complete: int) -> None:
+    def _give_up(self, plan: Plan, complete: int) -> None:
         """Commit the complete turns, begin the one after them, and let go of the rest."""
         self._plan = None
         self._commit(plan, complete)
         self._schedule(plan.scheduled_s(complete))
-        self._let_enter(None, plan.entering)
+        self._release_entering(from_s=-inf)
 
     # --- commit -----------------------------------------------------------------------------------------
 
-    def _finish_plan(self, plan: Plan) -> None:
+    def _end_plan(self) -> None:
         """The sleep is over: all turns are complete, and somebody may have ended in the last."""
+        plan = self._plan
+        if plan is None:  # somebody looked: all is committed but the update of the turn under way then
+            self._enter_all()
+            self._update(self._in_flight.popleft())
+            return
         self._plan = None
         turns = plan.last + 1
         if turns == len(plan.update_s):
             self._reach = min(2 * self._reach, _REACH[1])
         self._commit(plan, turns)
-        for _, request in plan.entering:
-            self._engine.add_request(request)
+        self._enter_all()
 
     def _commit(self, plan: Plan, num_turns: int) -> None:
         """Let the engine take so many turns, and record them."""

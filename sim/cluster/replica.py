@@ -29,8 +29,6 @@ from sim.cluster.speculation import time_speculative_step
 from sim.cluster.step_log import StepCounts
 from sim.cluster.step_shape import time_step
 
-BOUND_INDEX = {name: index for index, name in enumerate(BOUNDS)}
-
 
 class Batch:
     """A scheduled step on its way through the GPU; `row` has its columns from `decode_tokens` on."""
@@ -102,6 +100,8 @@ class Replica:
         self._wake_up: LateEvent | None = None
         self._entering: list[tuple[float, Request]] = []
         """Who enters the engine before the process wakes, and when, if that needs no event (`planned`)."""
+        self._wakes_s = 0.0
+        """When the process wakes, whatever comes; 0 or a time gone by if it may wake sooner."""
         self._preempted_s: dict[int, float] = {}
         self._stalls: list[tuple[int, float, float]] = []
         self._unrecorded_preemptions = 0
@@ -126,15 +126,17 @@ class Replica:
         return drafts
 
     def submit(self, request: Request) -> None:
-        """Take a request on arrival; the engine knows of it once the front end is through with it."""
-        self._submit(request, self._entry_s())
+        """Take a request on arrival; it enters the engine once the front end is through with it."""
+        enters_s = self._entry_s()
+        self._register(request)
+        self._enter_at(request, enters_s)
 
-    def _submit(self, request: Request, enters_s: float) -> None:
-        self._note(request)
+    def _enter_at(self, request: Request, enters_s: float) -> None:
+        """Let a request enter the engine at that time, or now if it has passed."""
         if enters_s > self._env.now:
-            late_alarm(self._env, enters_s, request).callbacks.append(self._enter)
+            late_alarm(self._env, enters_s, request).callbacks.append(self._on_entry)
         else:
-            self._add(request)
+            self._enter(request)
 
     def _entry_s(self) -> float:
         """When the front end is through with a request that comes now: it also serves the streams of all
@@ -164,17 +166,19 @@ class Replica:
         self._engine.pause(event.value)
         self._wake()
 
-    def _note(self, request: Request) -> None:
+    def _register(self, request: Request) -> None:
+        """From now on the replica answers for the request."""
         self.requests[request.request_id] = request
         self._log.replica[request.request_id] = self.index
 
-    def _enter(self, event: Event) -> None:
+    def _on_entry(self, event: Event) -> None:
         request = event.value
         assert isinstance(request, Request)
         if request.request_id in self.requests:  # else it was aborted on the way
-            self._add(request)
+            self._enter(request)
 
-    def _add(self, request: Request) -> None:
+    def _enter(self, request: Request) -> None:
+        """A request enters the engine now."""
         self._engine.add_request(request)
         if request.needs_grammar:
             assert self.compiler is not None
@@ -196,21 +200,41 @@ class Replica:
         """The SimPy process: step for ever, asleep while there is nothing to do."""
         env, engine, in_flight = self._env, self._engine, self._in_flight
         while True:
+            plan_ends = self._plan_ahead()
+            if plan_ends is not None:
+                yield plan_ends
+                self._end_plan()
+                continue
             scheduled = len(in_flight) < self._depth and engine.has_work() and self._schedule(env.now)
             if scheduled and len(in_flight) < self._depth:
-                now = env.now
-                delay_s = self._until_host_is_free_s(now)
-                if not env.skip_to(now + delay_s):
-                    yield env.timeout(delay_s)
+                delay_s = self._until_host_is_free_s(env.now)
+                self._wakes_s = env.now + delay_s
+                yield env.timeout(delay_s)
+                if self._entering:
+                    self._enter_all()
             elif in_flight:
-                now = env.now
-                delay_s = self._until_update_s(now)
-                if not env.skip_to(now + delay_s):
-                    yield env.timeout(delay_s)
+                delay_s = self._until_update_s(env.now)
+                self._wakes_s = env.now + delay_s
+                yield env.timeout(delay_s)
+                if self._entering:
+                    self._enter_all()
                 self._update(in_flight.popleft())
             elif self._waits():
                 yield self._idle()
                 self._wake_up = None
+
+    def _plan_ahead(self) -> Event | None:
+        """Plan many steps at once, if that is possible: the event at which they have been taken."""
+        return None
+
+    def _end_plan(self) -> None:
+        """That event has come."""
+
+    def _enter_all(self) -> None:
+        """Let those enter whose time has come while the process slept: nobody has looked since."""
+        entering, self._entering = self._entering, []
+        for _, request in entering:
+            self._enter(request)
 
     def _until_host_is_free_s(self, now: float) -> float:
         until_free_s = self._host_free_s - now
@@ -294,7 +318,7 @@ class Replica:
             kv.num_used_blocks,
             kv.num_cached_free_blocks,
             self._unrecorded_preemptions,
-            BOUND_INDEX[cost.bound],
+            BOUNDS.index(cost.bound),
         )
         self._unrecorded_preemptions = 0
         self._in_flight.append(Batch(output, now, start_s, end_s, row))

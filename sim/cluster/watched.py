@@ -137,13 +137,13 @@ class WatchedReplica(PlannedReplica):
         watch.replicas.append(self._columns)
         self._watched.watch(self._note_plan)
 
-    def _note(self, request: Request) -> None:
+    def _register(self, request: Request) -> None:
         self._watch.entered_s[request.request_id] = self._env.now + self._front_end_s
-        super()._note(request)
+        super()._register(request)
 
-    def _add(self, request: Request) -> None:
+    def _enter(self, request: Request) -> None:
         self._watch.first_call[request.request_id] = len(self._columns.call_s)
-        super()._add(request)
+        super()._enter(request)
 
     def _make_plan(self) -> bool:
         """A plan takes the place of the calls that its turns would make: all would find no place free."""
@@ -152,11 +152,6 @@ class WatchedReplica(PlannedReplica):
         if self._plan is not None and self._plan.num_waiting:
             self._note_call(self._env.now, Wait.SEQS, -1)
         return True
-
-    def _finish_plan(self, plan: Plan) -> None:
-        for _, request in plan.entering:
-            self._watch.first_call[request.request_id] = len(self._columns.call_s)
-        super()._finish_plan(plan)
 
     def _commit(self, plan: Plan, num_turns: int) -> None:
         """Each turn schedules one batch of decodes."""
