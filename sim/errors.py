@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +43,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {candidate.lower(): candidate for candidate in known}
     near = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
     return f"; did you mean '{by_lower[near[0]]}'?" if near else ""
+
+
+def os_reason(error: OSError) -> str:
+    """Why the operating system refused something, such as `no space left on device`."""
+    return (error.strerror or (os.strerror(error.errno) if error.errno else str(error))).lower()
+
+
+@contextmanager
+def writing(path: Path | str) -> Iterator[None]:
+    """Turn an OSError into an `InputError` that says that `path` cannot be written, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise input_error(f"cannot be written: {os_reason(error)}", where=str(path)) from None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import Fault, InputError, input_error
+from sim.errors import Fault, InputError, input_error, writing
 from sim.results.spans import preemption_cuts, request_ends, request_spans
 from sim.values import Ints
 
@@ -76,16 +75,12 @@ def write_trace(
         raise input_error(f"nothing happened in {window_s[0]:g}–{window_s[1]:g} s", where="--from-s, --to-s")
     about = _about(run, window_s, wanted_to_s, max_events, cut)
     count = 0
-    try:
-        with _replaced(path) as file:
-            file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n')
-            for event in _events(run, steps, requests, window_s):
-                file.write(f",\n{event}" if count else event)
-                count += 1
-            file.write("\n]}\n")
-    except OSError as error:
-        reason = (error.strerror or os.strerror(error.errno or 0)).lower()
-        raise input_error(f"cannot be written: {reason}", where=str(path)) from None
+    with writing(path), _replaced(path) as file:
+        file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n')
+        for event in _events(run, steps, requests, window_s):
+            file.write(f",\n{event}" if count else event)
+            count += 1
+        file.write("\n]}\n")
     return Traced(*window_s, count, len(steps), len(requests), cut)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sim.errors import InputError, did_you_mean
+from sim.errors import InputError, did_you_mean, os_reason
 from sim.jobs.backends import simulate_all
 from sim.jobs.options import Progress, RunOptions
 from sim.jobs.store import Entry, Samples, Store, code_fingerprint, default_folder, point_key, unpack
@@ -155,7 +155,7 @@ class _Kept:
         try:
             self._store.put(key, data)
         except OSError as error:
-            self._give_up(f"{self._store.folder}: {(error.strerror or str(error)).lower()}")
+            self._give_up(f"{self._store.folder}: {os_reason(error)}")
 
     def _give_up(self, reason: str) -> None:
         self._store = None

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.hf_config import config_path, quantization_path
-from sim.errors import input_error
+from sim.errors import writing
 from sim.scenario import Scenario
 from sim.values import Json
 from sim.version import dryserve_version
@@ -78,14 +78,11 @@ class Store:
     def __init__(self, folder: Path) -> None:
         """Make the folder; raises `InputError` if nothing can be written there."""
         self.folder = folder
-        try:
+        with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(prefix=".try.", dir=folder)
             os.close(descriptor)
             Path(name).unlink()
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise input_error(f"cannot be written: {reason}", where=str(folder)) from None
 
     def path(self, key: str) -> Path:
         """Where the entry of this key is, or would be."""

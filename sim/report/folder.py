@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sim.errors import input_error
+from sim.errors import writing
 from sim.report import html, markdown
 from sim.report.document import Document, Picture, Plate, draw_plate
 from sim.results.run_folder import put_in_place
 
 FIGURES = "figures"
-
-
-@contextmanager
-def writing(path: Path | str) -> Iterator[None]:
-    """Turn an OSError into an `InputError` that says that `path` cannot be written, and why."""
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise input_error(f"cannot be written: {reason}", where=str(path)) from None
 
 
 def check_writable(root: Path) -> None:

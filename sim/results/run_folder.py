@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import Fault, InputError, input_error
+from sim.errors import Fault, InputError, input_error, os_reason
 from sim.results.run_tables import write_csv
 from sim.scenario import Scenario, load_scenario
 from sim.version import dryserve_version
@@ -103,7 +103,7 @@ def write(result: RunResult, root: Path | str = "runs") -> Path:
         root.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=root))
     except OSError as error:
-        raise input_error(f"cannot be written: {_reason(error)}", where=str(root)) from None
+        raise input_error(f"cannot be written: {os_reason(error)}", where=str(root)) from None
     try:
         (draft / _SCENARIO).write_text(resolved, encoding="utf-8")
         _write_tables(result, draft)
@@ -111,7 +111,7 @@ def write(result: RunResult, root: Path | str = "runs") -> Path:
         _carry_over(folder, draft)
         put_in_place(draft, folder)
     except OSError as error:
-        raise input_error(f"cannot be written: {_reason(error)}", where=str(folder)) from None
+        raise input_error(f"cannot be written: {os_reason(error)}", where=str(folder)) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder
@@ -182,7 +182,7 @@ def _damage(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"
     if isinstance(error, OSError):
-        return _reason(error)
+        return os_reason(error)
     message = " ".join(str(error).split())
     return f"{message[:1].lower()}{message[1:]}"
 
@@ -229,10 +229,6 @@ def put_in_place(draft: Path, folder: Path) -> None:
         old.rename(folder)
         raise
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or os.strerror(error.errno or 0)).lower()
 
 
 def _table_faults(table: pd.DataFrame, path: Path) -> Iterator[Fault]:

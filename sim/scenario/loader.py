@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 import scenarios
-from sim.errors import Fault, InputError, did_you_mean, input_error
+from sim.errors import Fault, InputError, did_you_mean, input_error, os_reason
 from sim.scenario.checks import scenario_faults
 from sim.scenario.faults import unknown_null_faults, validation_faults
 from sim.scenario.overrides import apply_overrides
@@ -129,7 +129,7 @@ def _read_file(path: Path) -> str:
         raise input_error(f"cannot be read: {error}", where=repr(str(path))) from None
     except OSError as error:
         near = [file.name for file in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        message = f"cannot be read: {(error.strerror or str(error)).lower()}{did_you_mean(path.name, near)}"
+        message = f"cannot be read: {os_reason(error)}{did_you_mean(path.name, near)}"
         raise input_error(message, where=str(path)) from None
 
 

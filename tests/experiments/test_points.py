@@ -241,3 +241,12 @@ def test_a_default_store_that_cannot_be_written_costs_a_warning_only(tmp_path, m
 def test_a_place_that_makes_no_sense_is_told_before_anything_runs(options, message):
     with pytest.raises(ValueError, match=message):
         run_points(points(5), options=RunOptions(**options))
+
+
+def test_progress_of_several_calls_is_told_as_that_of_one(tmp_path):
+    told: list[Progress] = []
+    here = RunOptions(workers=1, store=tmp_path, on_progress=told.append).over_many_calls()
+    run_points(points(4, 5), options=here)
+    run_points(points(5, 6, 7), options=here)
+    assert [(each.done, each.total) for each in told] == [(0, 2), (1, 2), (2, 2), (3, 5), (4, 5), (5, 5)]
+    assert told[-1] == Progress(done=5, total=5, stored=1, failed=0)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from sim.errors import Fault, InputError, did_you_mean, input_error
+from sim.errors import Fault, InputError, did_you_mean, input_error, writing
 from sim.evidence.regress import recorded
-from sim.report.folder import writing
 from sim.version import dryserve_version
 
 FORMAT = 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sim.errors import InputError, input_error
+from sim.errors import InputError, input_error, os_reason
 from sim.evidence.regress.compare import ScenarioDifference
 
 _UNRELEASED = re.compile(r"^## \[?unreleased\]?.*$", re.IGNORECASE | re.MULTILINE)
@@ -79,7 +79,7 @@ def enter(path: Path, line: str) -> Iterator[None]:
 def _unusable(path: Path, error: OSError | UnicodeDecodeError) -> InputError:
     if isinstance(error, UnicodeDecodeError):
         return input_error(f"cannot be changed: not UTF-8 text: byte {error.start}", where=str(path))
-    return input_error(f"cannot be changed: {(error.strerror or str(error)).lower()}", where=str(path))
+    return input_error(f"cannot be changed: {os_reason(error)}", where=str(path))
 
 
 def entered(text: str, line: str) -> str:
