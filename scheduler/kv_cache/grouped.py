@@ -11,7 +11,7 @@ from collections import deque
 from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec
 from scheduler.kv_cache.entry import EntryLimit, InBlockBoundary, ReachableBlocks
 from scheduler.kv_cache.hashes import BlockHasher
-from scheduler.kv_cache.interface import NEVER, NULL_BLOCK, KVCache, Pool, PrefixHits
+from scheduler.kv_cache.interface import NEVER, NULL_BLOCK, KVCache, PrefixHits
 from scheduler.kv_cache.lookup import PrefixLookup
 from scheduler.kv_cache.manager import GroupManager
 from scheduler.kv_cache.pool import BlockPool
@@ -58,6 +58,7 @@ class GroupedKVCache(KVCache):
         pool = self.block_pool = BlockPool(
             config.num_blocks, len(config.groups), reuse_unhashed_first=rules.reuse_unhashed_first
         )
+        self.pool = pool
         self.hasher = BlockHasher(config.hash_block_size, drafter.hash_lookahead)
         self._entry_limit = EntryLimit(config, rules, drafter)
         self.managers = [
@@ -92,43 +93,6 @@ class GroupedKVCache(KVCache):
                 manager.reachable = ReachableBlocks(spec.block_size, manager.window, common, retention, drop)
             if spec.kind is GroupKind.FULL and manager.keys_per_block > 1 and rules.enter_common_lengths:
                 manager.in_block_boundary = InBlockBoundary(config.hash_block_size, spec.block_size, drop)
-
-    # --- counts -----------------------------------------------------------------------------------------
-
-    @property
-    def pool(self) -> Pool:
-        """The blocks of all groups."""
-        return self.block_pool
-
-    @property
-    def num_blocks(self) -> int:
-        """All blocks, the null block included."""
-        return self.block_pool.num_blocks
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Blocks without a holder, cached ones included."""
-        return self.block_pool.free_queue.size
-
-    @property
-    def num_used_blocks(self) -> int:
-        """Blocks with at least one holder."""
-        return self.block_pool.num_blocks - 1 - self.block_pool.free_queue.size
-
-    @property
-    def num_cached_free_blocks(self) -> int:
-        """Blocks without a holder that can still be hit."""
-        return self.block_pool.num_cached_free
-
-    @property
-    def num_evictions(self) -> int:
-        """Cached blocks handed out again so far."""
-        return self.block_pool.num_evictions
-
-    @property
-    def num_freed_blocks(self) -> int:
-        """Blocks that lost their last holder so far."""
-        return self.block_pool.num_freed
 
     # --- lookup -----------------------------------------------------------------------------------------
 
@@ -310,13 +274,6 @@ class GroupedKVCache(KVCache):
         if not request.block_tables:
             return 0
         return min(manager.num_hashed_tokens(request) for manager in self.managers)
-
-    def reset(self) -> bool:
-        """Empty the prefix cache; refused (False) while any block is in use."""
-        if self.num_used_blocks:
-            return False
-        self.block_pool.forget_all()
-        return True
 
     def num_common_prefix_blocks(self, request: Request) -> list[int]:
         """Per group: leading blocks of this request that all holders share. Full attention only, else 0."""

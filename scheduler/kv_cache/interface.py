@@ -44,6 +44,8 @@ class Pool(Protocol):
 
     num_blocks: int
     num_cached_free: int
+    num_evictions: int
+    num_freed: int
 
     @property
     def free_queue(self) -> FreeBlocks:
@@ -60,9 +62,6 @@ class Pool(Protocol):
     def unshared_blocks(self, request: Request) -> list[int]:
         """Blocks that this request alone holds."""
 
-    def find(self, key: int, group: int) -> int:
-        """The earliest entered block with this key, `NULL_BLOCK` if there is none."""
-
     def cached_blocks(self) -> Iterator[int]:
         """Every block that can be hit."""
 
@@ -72,56 +71,51 @@ class Pool(Protocol):
     def forget(self, block: int) -> None:
         """Take a block out of the prefix cache; others with the same key stay."""
 
+    def forget_all(self) -> None:
+        """Empty the prefix cache. The order of the free queue does not change."""
+
 
 class KVCache(ABC):
-    """Block tables and prefix cache of one engine. Nothing is decided here: it only says what can be asked.
+    """Block tables and prefix cache of one engine. Nothing is decided here: this says what can be asked.
 
-    `caching` tells whether there is a prefix cache, `hasher` makes the keys of its blocks, `block_sizes` are
-    those of the KV groups (tokens). `holders` are the requests that hold blocks, by id: running, waiting with
-    blocks, or finished but not yet released.
+    `pool` shows all blocks to those who look from outside. `caching` tells whether there is a prefix cache,
+    `hasher` makes the keys of its blocks, `block_sizes` are those of the KV groups (tokens). `holders` are
+    the requests that hold blocks, by id: running, waiting with blocks, or finished but not yet released.
     """
 
+    pool: Pool
     caching: bool
     hasher: BlockHasher
     block_sizes: list[int]
     holders: dict[int, Request]
 
-    @property
-    @abstractmethod
-    def pool(self) -> Pool:
-        """All blocks, for those who look from outside."""
-
     # --- counts -----------------------------------------------------------------------------------------
 
     @property
-    @abstractmethod
     def num_blocks(self) -> int:
         """All blocks, the null block included."""
+        return self.pool.num_blocks
 
     @property
-    @abstractmethod
     def num_free_blocks(self) -> int:
         """Blocks without a holder, cached ones included."""
+        return self.pool.free_queue.size
 
     @property
-    @abstractmethod
     def num_used_blocks(self) -> int:
         """Blocks with at least one holder."""
+        pool = self.pool
+        return pool.num_blocks - 1 - pool.free_queue.size
 
     @property
-    @abstractmethod
     def num_cached_free_blocks(self) -> int:
         """Blocks without a holder that can still be hit."""
+        return self.pool.num_cached_free
 
     @property
-    @abstractmethod
     def num_evictions(self) -> int:
         """Cached blocks handed out again so far."""
-
-    @property
-    @abstractmethod
-    def num_freed_blocks(self) -> int:
-        """Blocks that lost their last holder so far."""
+        return self.pool.num_evictions
 
     # --- lookup -----------------------------------------------------------------------------------------
 
@@ -196,6 +190,9 @@ class KVCache(ABC):
     def num_common_prefix_blocks(self, request: Request) -> list[int]:
         """Per group: leading blocks of this request that all holders share. Full attention only, else 0."""
 
-    @abstractmethod
     def reset(self) -> bool:
         """Empty the prefix cache; refused (False) while any block is in use."""
+        if self.num_used_blocks:
+            return False
+        self.pool.forget_all()
+        return True

@@ -8,9 +8,10 @@ per block.
 from __future__ import annotations
 
 from scheduler.config import GroupKind, KVCacheConfig
+from scheduler.kv_cache.block_runs import RunHits
 from scheduler.kv_cache.hashes import BlockHasher
-from scheduler.kv_cache.interface import KVCache, Pool, PrefixHits
-from scheduler.kv_cache.runs import RunHits, RunPool
+from scheduler.kv_cache.interface import KVCache, PrefixHits
+from scheduler.kv_cache.runs import RunPool
 from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.speculation import Drafter
@@ -53,43 +54,7 @@ class PlainKVCache(KVCache):
         self.block_sizes = [self.block_size]
         self.holders = {}
         self.run_pool = RunPool(config.num_blocks, reuse_unhashed_first=rules.reuse_unhashed_first)
-
-    @property
-    def pool(self) -> Pool:
-        """The blocks in runs, seen one by one."""
-        return self.run_pool
-
-    # --- counts -----------------------------------------------------------------------------------------
-
-    @property
-    def num_blocks(self) -> int:
-        """All blocks, the null block included."""
-        return self.run_pool.num_blocks
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Blocks without a holder, cached ones included."""
-        return self.run_pool.free_queue.size
-
-    @property
-    def num_used_blocks(self) -> int:
-        """Blocks with at least one holder."""
-        return self.run_pool.num_blocks - 1 - self.run_pool.free_queue.size
-
-    @property
-    def num_cached_free_blocks(self) -> int:
-        """Blocks without a holder that can still be hit."""
-        return self.run_pool.num_cached_free
-
-    @property
-    def num_evictions(self) -> int:
-        """Cached blocks handed out again so far."""
-        return self.run_pool.num_evictions
-
-    @property
-    def num_freed_blocks(self) -> int:
-        """Blocks that lost their last holder so far."""
-        return self.run_pool.num_freed
+        self.pool = self.run_pool
 
     # --- lookup -----------------------------------------------------------------------------------------
 
@@ -266,10 +231,3 @@ class PlainKVCache(KVCache):
                 break
             num_common = num_common + len(run.blocks) if run.holder is None else min(run.end, num_blocks)
         return [num_common]
-
-    def reset(self) -> bool:
-        """Empty the prefix cache; refused (False) while any block is in use."""
-        if self.num_used_blocks:
-            return False
-        self.run_pool.forget_all()
-        return True

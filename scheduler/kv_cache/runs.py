@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Protocol
 
+from scheduler.kv_cache.block_runs import OPEN, BlockRun, RunHits, RunQueue
 from scheduler.kv_cache.hashes import ROOM_BITS
-from scheduler.kv_cache.interface import NULL_BLOCK, PrefixHits
-from scheduler.kv_cache.run_queue import OPEN, BlockRun, RunQueue
+from scheduler.kv_cache.interface import NULL_BLOCK
 from scheduler.request import Request
 from scheduler.tokens import BlockKeys
 
@@ -33,43 +33,6 @@ class RunWatcher(Protocol):
 
     def note_equal_text(self, holder: Request) -> None:
         """Others compute the same text: the request's next full block must be entered by a call."""
-
-
-class RunHits(PrefixHits):
-    """Hits as leading parts of runs: the first `counts[i]` blocks of `runs[i]`, `num_free` without a holder.
-
-    They are true until anything happens to the pool. `blocks` are named only once they are taken.
-    """
-
-    __slots__ = ("counts", "num_blocks", "num_free", "runs")
-
-    def __init__(self) -> None:
-        super().__init__([])
-        self.runs: list[BlockRun] = []
-        self.counts: list[int] = []
-        self.num_blocks = 0
-        self.num_free = 0
-
-    def add(self, run: BlockRun, count: int) -> None:
-        """Behind what has been hit so far."""
-        self.runs.append(run)
-        self.counts.append(count)
-        self.num_blocks += count
-        if run.holder is None and run.sharers is None:
-            self.num_free += count
-
-    def drop_last(self) -> None:
-        """One block less, if there is any."""
-        if not self.num_blocks:
-            return
-        run = self.runs[-1]
-        self.num_blocks -= 1
-        if run.holder is None and run.sharers is None:
-            self.num_free -= 1
-        self.counts[-1] -= 1
-        if not self.counts[-1]:
-            self.runs.pop()
-            self.counts.pop()
 
 
 @cache
@@ -411,14 +374,6 @@ class RunPool:
         self._chains.clear()
         self._singles.clear()
         self.num_cached_free = 0
-
-    def find(self, key: int, group: int = 0) -> int:
-        """The earliest entered block with this key, `NULL_BLOCK` if there is none."""
-        for run in self._cached_runs():
-            place = key - run.first_key if run.first_key is not None else -1
-            if 0 <= place < self._num_keyed(run):
-                return self._keyed_blocks(run)[place]
-        return NULL_BLOCK
 
     def cached_blocks(self) -> Iterator[int]:
         """Every block that can be hit."""

@@ -178,10 +178,7 @@ BLOCKS: dict[str, Mutant] = {
     ),
     "reset_with_blocks_in_use": Mutant(
         "the prefix cache is not reset while blocks are in use",
-        (
-            (PLAIN, "if self.num_used_blocks:", "if False:"),
-            (CACHE, "if self.num_used_blocks:", "if False:"),
-        ),
+        (("scheduler/kv_cache/interface.py", "if self.num_used_blocks:", "if False:"),),
         noticed_by="0.16.0/reset-1",
     ),
     "reset_preempts_from_the_front": one(

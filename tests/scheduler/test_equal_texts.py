@@ -12,7 +12,6 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.kv_cache.interface import KVCache
 from scheduler.release import release
 from scheduler.speculation import Drafter
 from tests.scheduler.both_caches import SIZE, BothCaches, Pair
@@ -28,19 +27,6 @@ def copies(caches: BothCaches, count: int, *, chunk: int = 1000) -> list[Pair]:
         assert caches.admit(pair, chunk, look=False) == 0
         caches.compare()
     return pairs
-
-
-def hit_blocks(caches: BothCaches, *ranges: tuple[int, int]) -> list[int]:
-    """The blocks that a text would start from now, which both caches must agree on; nobody takes them."""
-    pair = caches.request(ranges)
-    hits = caches.singles.find_hits(pair[1]).blocks[0]
-    keys = pair[1].block_keys.all()
-    assert [caches.singles.pool.find(key, 0) for key in keys[: len(hits)]] == hits
-    runs: KVCache = caches.runs
-    runs.hasher.extend(pair[0])
-    assert [runs.pool.find(key, 0) for key in pair[0].block_keys.all()[: len(hits)]] == hits
-    assert runs.find_hits(pair[0]).num_tokens == len(hits) * SIZE
-    return hits
 
 
 def fill(caches: BothCaches, num_blocks: int) -> Pair:
@@ -59,7 +45,7 @@ def test_whoever_frees_first_the_earliest_entered_copy_is_hit(order: tuple[int, 
     for i in order:
         caches.free(pairs[i])
         caches.compare()
-        assert hit_blocks(caches, TEXT, (7000, 1)) == first
+        assert caches.hit_blocks([TEXT, (7000, 1)]) == first
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -74,9 +60,9 @@ def test_when_a_copy_is_evicted_the_next_one_is_hit(order: tuple[int, ...]) -> N
     for i in order[:2]:
         fill(caches, 7)
         alive.remove(i)
-        assert hit_blocks(caches, TEXT, (7000, 1)) == tables[alive[0]]
+        assert caches.hit_blocks([TEXT, (7000, 1)]) == tables[alive[0]]
     fill(caches, 7)
-    assert hit_blocks(caches, TEXT, (7000, 1)) == []
+    assert caches.hit_blocks([TEXT, (7000, 1)]) == []
 
 
 def test_a_text_half_evicted_is_hit_in_two_copies() -> None:
@@ -87,7 +73,7 @@ def test_a_text_half_evicted_is_hit_in_two_copies() -> None:
     caches.free(one)
     caches.free(two)
     fill(caches, 3)  # the block that is not full, and the last two full ones
-    assert hit_blocks(caches, TEXT, (7000, 1)) == tables[0][:4] + tables[1][4:]
+    assert caches.hit_blocks([TEXT, (7000, 1)]) == tables[0][:4] + tables[1][4:]
     pair = caches.request([TEXT, (7000, 1)])
     assert caches.admit(pair) == 6 * SIZE
     caches.compare()
@@ -109,7 +95,7 @@ def test_a_later_copy_can_have_several_holders() -> None:
     for pair in (two, *sharers):
         caches.free(pair)
         caches.compare()
-    assert len(hit_blocks(caches, TEXT, (9000, 1))) == 6
+    assert len(caches.hit_blocks([TEXT, (9000, 1)])) == 6
 
 
 def test_requests_that_go_on_alike_enter_their_blocks_in_turn() -> None:
@@ -123,7 +109,7 @@ def test_requests_that_go_on_alike_enter_their_blocks_in_turn() -> None:
         for pair in (one, two) if turn % 3 else (two, one):
             assert caches.grow(pair, 7)
             caches.compare()
-    expected = hit_blocks(caches, (1000, 16 * SIZE))
+    expected = caches.hit_blocks([(1000, 16 * SIZE)])
     assert set(expected) <= {*one[0].block_tables[0], *two[0].block_tables[0]}
     assert not set(expected) <= {*one[0].block_tables[0]}, "each was first at some blocks"
     caches.free(one)
@@ -138,10 +124,10 @@ def test_a_copy_that_loses_a_block_gives_way_to_the_other_there() -> None:
     tables = [pair[0].block_tables[0][:6] for pair in (one, two)]
     caches.forget(tables[0][2])
     caches.compare()
-    assert hit_blocks(caches, TEXT, (7000, 1)) == [*tables[0][:2], tables[1][2], *tables[0][3:]]
+    assert caches.hit_blocks([TEXT, (7000, 1)]) == [*tables[0][:2], tables[1][2], *tables[0][3:]]
     caches.forget(tables[1][2])
     caches.compare()
-    assert hit_blocks(caches, TEXT, (7000, 1)) == tables[0][:2]
+    assert caches.hit_blocks([TEXT, (7000, 1)]) == tables[0][:2]
     for pair in (two, one):
         caches.free(pair)
         caches.compare()
@@ -158,9 +144,9 @@ def test_a_prompt_that_ends_with_a_block_computes_that_block_again() -> None:
     for pair in (pairs[2], pairs[0]):
         caches.free(pair)
         caches.compare()
-    assert hit_blocks(caches, TEXT, (7000, 1))[5] == lasts[0]
+    assert caches.hit_blocks([TEXT, (7000, 1)])[5] == lasts[0]
     caches.forget(lasts[0])
-    assert hit_blocks(caches, TEXT, (7000, 1))[5] == lasts[1]
+    assert caches.hit_blocks([TEXT, (7000, 1)])[5] == lasts[1]
 
 
 class EqualTexts(RuleBasedStateMachine):

@@ -1,10 +1,11 @@
-"""A run of blocks, and the free queue that keeps runs whole: what `runs.RunPool` is made of."""
+"""A run of blocks, hits that name runs, and the free queue of runs: what `runs.RunPool` is made of."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
+from scheduler.kv_cache.interface import PrefixHits
 from scheduler.request import Request
 
 OPEN: Final = 1 << 62
@@ -54,6 +55,43 @@ class BlockRun:
         if self.first_key is None:
             return 0
         return min(self.holder.num_cached_blocks[0], self.end) - self.start
+
+
+class RunHits(PrefixHits):
+    """Hits as leading parts of runs: the first `counts[i]` blocks of `runs[i]`, `num_free` without a holder.
+
+    They are true until anything happens to the pool. `blocks` are named only once they are taken.
+    """
+
+    __slots__ = ("counts", "num_blocks", "num_free", "runs")
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.runs: list[BlockRun] = []
+        self.counts: list[int] = []
+        self.num_blocks = 0
+        self.num_free = 0
+
+    def add(self, run: BlockRun, count: int) -> None:
+        """Behind what has been hit so far."""
+        self.runs.append(run)
+        self.counts.append(count)
+        self.num_blocks += count
+        if run.holder is None and run.sharers is None:
+            self.num_free += count
+
+    def drop_last(self) -> None:
+        """One block less, if there is any."""
+        if not self.num_blocks:
+            return
+        run = self.runs[-1]
+        self.num_blocks -= 1
+        if run.holder is None and run.sharers is None:
+            self.num_free -= 1
+        self.counts[-1] -= 1
+        if not self.counts[-1]:
+            self.runs.pop()
+            self.counts.pop()
 
 
 class RunQueue:
