@@ -10,8 +10,7 @@ import pytest
 from sim import load_scenario
 from sim.questions.size.load import RunLength, at_rate
 from sim.questions.size.promise import BROKEN, CLOSE, JOINT, Promise, make_promise
-from sim.questions.size.rounds import Bench
-from sim.questions.size.search import Capacity, find_capacity, find_fleet
+from sim.questions.size.search import Capacity, Rounds, find_capacity, find_fleet
 from sim.scenario.slo import parse_slo
 from tests.decide.helpers import LindleysServer, answer, judged, m_d_1_capacity, m_d_1_share, one_at_a_time
 
@@ -134,8 +133,8 @@ def test_erlangs_formula_agrees_with_a_long_queue():
 def test_the_capacity_of_a_queue_with_constant_service_is_that_of_theory():
     """Service 0.1 s, 95 % within 0.5 s: M/D/1 says how fast requests may come."""
     base = one_at_a_time().model_copy(update={"slo": parse_slo("e2e_p95=500ms")})
-    bench = Bench(make_promise(base, None), RunLength(600.0), LindleysServer(0.1, 0.5))
-    found = bench.run({0: base}, {0: find_capacity(1, 10, 0.02)})[0]
+    rounds = Rounds(make_promise(base, None), RunLength(600.0), LindleysServer(0.1, 0.5))
+    found = rounds.run({0: base}, {0: find_capacity(1, 10, 0.02)})[0]
     theory = m_d_1_capacity(0.1, 0.5, 0.95)
     assert 0.93 * theory < found.rate_per_s <= 1.02 * theory
 
@@ -167,9 +166,9 @@ def test_a_run_is_made_once_however_many_candidates_ask_again():
     base = one_at_a_time().model_copy(update={"slo": parse_slo("e2e_p95=500ms")})
     promise = Promise(make_promise(base, None).targets, {"attainment_e2e_p95": 0.95})
     alone = LindleysServer(0.1, 0.5)
-    bench = Bench(promise, RunLength(60.0), alone)
-    first = bench.run({0: base}, {0: find_capacity(1, 5, 0.05)})
+    rounds = Rounds(promise, RunLength(60.0), alone)
+    first = rounds.run({0: base}, {0: find_capacity(1, 5, 0.05)})
     runs = alone.runs
-    again = bench.run({0: base}, {0: find_capacity(1, 5, 0.05)})
+    again = rounds.run({0: base}, {0: find_capacity(1, 5, 0.05)})
     assert alone.runs == runs
     assert first[0].rate_per_s == again[0].rate_per_s

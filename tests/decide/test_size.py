@@ -7,22 +7,28 @@ import re
 
 import pytest
 
-from sim import InputError, load_scenario, simulate, size
-from sim.questions.size import folder, screen
-from sim.questions.size.conclusion import is_open
-from sim.questions.size.prices import read_prices
+from sim import InputError, RunOptions, load_scenario, simulate, size
+from sim.questions.prices import read_prices
+from sim.questions.size import Sizing
+from sim.questions.size.document import is_open
 from sim.questions.size.promise import JOINT, MISSED, Judgement, Promise
 from sim.statistics.intervals import replication_interval
 from tests.cli.helpers import dryserve
 from tests.decide.helpers import m_d_1_capacity, one_at_a_time
 
-QUICK = {"workers": 1, "store": None, "replications": 2, "requests": 150, "precision": 0.1}
+HERE = RunOptions(workers=1, store=None)
+QUICK = {"options": HERE, "replications": 2, "requests": 150, "precision": 0.1}
 SLO = "ttft_p90=200ms,tpot_p90=20ms"
 SHORT = [
     "workload.lengths={kind: uniform, prompt_tokens: [200, 1400], output_tokens: [10, 50]}",
     "cluster.router={kind: round_robin}",
 ]
 """Overrides for answers that are quick to simulate."""
+
+
+def text_of(found: Sizing) -> str:
+    """The answer on the screen, its lines joined where they are wrapped."""
+    return re.sub(r"\n *(?=\S)", " ", found.as_text())
 
 
 def faults(error: pytest.ExceptionInfo[InputError]) -> list[str]:
@@ -52,7 +58,7 @@ def test_an_engine_that_serves_one_at_a_time_has_the_capacity_of_m_d_1():
     service_s = 1.0 / crowded.summary["request_throughput"]
     front_end_s = alone.summary["mean_ttft_ms"] / 1000.0 - service_s
     slo = f"ttft_p95={1000 * (front_end_s + 5 * service_s):.6f}ms"
-    found = size(base, slo=slo, workers=1, store=None, replications=4, requests=1500)
+    found = size(base, slo=slo, options=HERE, replications=4, requests=1500)
     theory = m_d_1_capacity(service_s, 5 * service_s, 0.95)
     assert found.found[0].rate_per_s == pytest.approx(theory, rel=0.08)
     assert not found.fleets
@@ -60,7 +66,7 @@ def test_an_engine_that_serves_one_at_a_time_has_the_capacity_of_m_d_1():
 
 def test_where_the_warm_up_leaves_no_request_no_promise_is_called_broken():
     found = size("quickstart", rate=4.0, slo=SLO, overrides=[*SHORT, "warmup_s=1e9"], **QUICK)
-    said = screen.render(found)
+    said = text_of(found)
     assert "a run has no request to judge: its warm-up or its horizon left none" in said
     assert "No candidate can run." in said
     assert "keeps the promise" not in said
@@ -77,7 +83,7 @@ def test_the_smallest_fleet_keeps_the_promise_and_one_replica_fewer_does_not(two
         assert fleet.tried[fleet.replicas].is_met
         if fleet.replicas > 1:
             assert not fleet.tried[fleet.replicas - 1].is_met
-        assert two.candidates[number].label in screen.render(two)
+        assert two.candidates[number].label in text_of(two)
     roles = two.fleet_table.groupby("candidate")["role"].agg(list)
     assert all(names.count("answer") == 1 for names in roles)
 
@@ -103,15 +109,15 @@ def test_the_order_of_candidates_does_not_matter_and_nor_do_workers(two):
         overrides=SHORT,
         gpus=["a100-sxm-80gb", "h100-sxm"],
         prices="h100-sxm=4,a100-sxm-80gb=1.5",
-        **{**QUICK, "workers": 2},
+        **{**QUICK, "options": RunOptions(workers=2, store=None)},
     )
-    assert screen.render(turned).splitlines()[3:-3] == screen.render(two).splitlines()[3:-3]
+    assert turned.as_text() == two.as_text()
     assert turned.fleet_table.equals(two.fleet_table)
 
 
 def test_without_prices_no_money_is_spoken_of():
     found = size("quickstart", slo=SLO, overrides=SHORT, **QUICK)
-    said = screen.render(found)
+    said = text_of(found)
     assert "$" not in said
     assert "no prices given" in said
     assert "cost_per_h" not in found.capacity_table
@@ -127,7 +133,7 @@ def test_a_model_that_does_not_fit_is_shown_with_the_arithmetic():
         rate=2.0,
         **QUICK,
     )
-    said = screen.render(found)
+    said = text_of(found)
     assert re.search(r"cannot run: h100-sxm TP 1: .*131\.42 weights.* GiB for KV cache; the smallest", said)
     assert "cannot run: h100-sxm TP 3: " in said
     assert "does not divide" in said
@@ -138,13 +144,13 @@ def test_where_nothing_fits_that_is_the_answer():
     found = size("quickstart", slo=SLO, tp="1", rate=2.0, overrides=["model=llama-3.1-405b"], **QUICK)
     assert not found.has_answer
     assert not found.figures
-    assert "No candidate can run." in screen.render(found)
-    assert "none: no candidate ran" in screen.render(found)
+    assert "No candidate can run." in text_of(found)
+    assert "none: no candidate ran" in text_of(found)
 
 
 def test_a_promise_that_no_replica_keeps_even_alone_is_said_to_be_so():
     found = size("quickstart", slo="tpot_p90=1ms", rate=10.0, overrides=SHORT, **QUICK)
-    said = screen.render(found)
+    said = text_of(found)
     assert not found.has_answer
     assert "not even with next to no load" in said
     assert found.smallest is None
@@ -153,13 +159,13 @@ def test_a_promise_that_no_replica_keeps_even_alone_is_said_to_be_so():
 def test_too_few_requests_to_show_a_promise_are_no_proof_against_it():
     """Two seeds of 90 judged requests, all in time: the interval begins below the 99 % promised."""
     found = size("kv-starved", rate=5.0, **{**QUICK, "requests": 100})
-    said = screen.render(found)
+    said = text_of(found)
     assert "No candidate keeps the promise" not in said
     assert re.search(
         r"too few requests to say, even at .* 2 seeds of 100 leave \d+ to judge, .* 381 to", said
     )
     assert "? (at " in said
-    (told,) = folder.as_json(found)["conclusions"]
+    (told,) = found.as_json()["conclusions"]
     assert told in said
     enough = int(re.search(r"--requests (\d+)", told)[1])
     assert size("kv-starved", **{**QUICK, "requests": enough}).has_answer
@@ -182,7 +188,7 @@ def test_what_binds_is_told_with_the_runs_that_it_was_seen_in(two):
         assert re.search(rf"\(with {runs} replicas?, (where the promise|too close)", two.bound(number))
     alone = size("quickstart", slo=SLO, overrides=SHORT, **QUICK)
     rate = f"{alone.found[0].above_per_s:.3g}"
-    assert f"(at {rate} req/s, " in screen.render(alone)
+    assert f"(at {rate} req/s, " in text_of(alone)
 
 
 def test_so_many_gpus_are_shared_out_among_replicas():
@@ -192,7 +198,7 @@ def test_so_many_gpus_are_shared_out_among_replicas():
         found.candidates[n].setting["engine.tensor_parallel_size"]: c.replicas for n, c in found.found.items()
     }
     assert replicas == {1: 2, 2: 1}
-    assert "2 GPUs are no whole number of replicas of 4" in screen.render(found)
+    assert "2 GPUs are no whole number of replicas of 4" in text_of(found)
     shares = found.capacity_table.set_index("engine.tensor_parallel_size")["comm_share"]
     assert shares[1] == 0.0
     assert 0.0 < shares[2] < 0.5
@@ -267,11 +273,11 @@ def test_a_price_given_twice_in_words_is_a_mistake_as_in_a_file():
 
 def test_a_gpu_without_a_price_is_named():
     found = size("quickstart", slo=SLO, overrides=SHORT, prices="a100-sxm-80gb=2", **QUICK)
-    assert "no price for h100-sxm: its cost is left out" in screen.render(found)
+    assert "no price for h100-sxm: its cost is left out" in text_of(found)
 
 
 def test_one_seed_has_no_interval_and_is_not_said_to_leave_nothing_to_chance():
-    said = screen.render(size("quickstart", slo=SLO, overrides=SHORT, **{**QUICK, "replications": 1}))
+    said = text_of(size("quickstart", slo=SLO, overrides=SHORT, **{**QUICK, "replications": 1}))
     assert "one seed gives no interval over seeds" in said
     assert "nothing here is left to chance" not in said
     assert "| rates to 10 % |" in said
@@ -311,6 +317,6 @@ def test_a_trace_has_one_order_of_arrivals_and_the_screen_says_that_nothing_is_l
         "model: llama-3.1-8b\ngpu: h100-sxm\nengine: {max_model_len: 4096}\n"
         "workload: {kind: trace, path: t.csv}\nslo: {ttft_p90: 100ms}\n"
     )
-    found = size(load_scenario(tmp_path / "s.yaml"), workers=1, store=None, replications=2)
+    found = size(load_scenario(tmp_path / "s.yaml"), options=HERE, replications=2)
     assert found.has_answer
-    assert "nothing here is left to chance" in screen.render(found)
+    assert "nothing here is left to chance" in text_of(found)

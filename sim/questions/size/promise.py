@@ -8,6 +8,7 @@ from math import isfinite, isnan
 
 from sim.jobs.points import Outcome
 from sim.questions.sweep.measures import attainment_column, interval_of, measures
+from sim.report.cells import duration
 from sim.scenario import Scenario, SloTarget
 from sim.statistics.intervals import Interval, replication_interval
 
@@ -119,8 +120,3 @@ def _verdict(found: Interval, wanted: float) -> str:
 def _mean(values: Sequence[float]) -> float:
     """NaN unless all values are finite."""
     return replication_interval(values).estimate
-
-
-def duration(seconds: float) -> str:
-    """A limit in words."""
-    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1000:g} ms"

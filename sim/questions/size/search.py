@@ -1,18 +1,27 @@
 """The highest rate that a promise survives, and the fleet for a rate: procedures that ask for runs.
 
-They are generators: each `Ask` they yield is answered by a `Judgement`. So the runs of many candidates can be
-made together, and no procedure knows how.
+They are generators: each `Ask` they yield is answered by a `Judgement`. So `Rounds` can have the runs of all
+candidates made together, and no procedure knows how.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, sqrt
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from sim.questions.size.load import SATURATING_PER_S
-from sim.questions.size.promise import BROKEN, CLOSE, NO_DATA, Judgement
+from sim.jobs.points import Outcome, Point
+from sim.questions.size.load import (
+    MOST_OF_A_FLEET,
+    MOST_REQUESTS,
+    SATURATING_PER_S,
+    RunLength,
+    all_at_once,
+    at_rate,
+)
+from sim.questions.size.promise import BROKEN, CLOSE, NO_DATA, Judgement, Promise, judge
+from sim.scenario import Scenario
 
 _START, _BEYOND, _LIGHT = 0.7, 1.3, 0.05
 """Of the throughput with all requests at once: where the search starts, where promises break as a
@@ -32,7 +41,9 @@ class Ask(NamedTuple):
     seeds: int
 
 
-Runs = Generator[Ask, Judgement, "Capacity"]
+Search = Generator[Ask, Judgement, "Capacity"]
+Found = TypeVar("Found")
+Simulate = Callable[[Sequence[Point]], list[Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +66,7 @@ class Capacity:
         return next((each.error for each in ends if each and each.verdict in (BROKEN, NO_DATA)), None)
 
 
-def find_capacity(replicas: int, seeds: int, precision: float, peak: float = 1.0) -> Runs:
+def find_capacity(replicas: int, seeds: int, precision: float, peak: float = 1.0) -> Search:
     """Bisect on the lower ends of intervals, until the two rates differ by `precision`.
 
     One seed leads near the place, then all seeds decide. `peak` is how far the rate rises above its mean.
@@ -105,7 +116,7 @@ def stages(*seeds: int) -> tuple[int, ...]:
     return tuple(sorted({min(each, last) for each in (_FEW, *seeds)}))
 
 
-def _decide(replicas: int, seeds: int, precision: float, guess: float, light: float) -> Runs:
+def _decide(replicas: int, seeds: int, precision: float, guess: float, light: float) -> Search:
     """From a guess on with all seeds: down until it holds, up until it does not, then between the two."""
     low: tuple[float, Judgement] | None = None
     high: tuple[float, Judgement] | None = None
@@ -189,3 +200,68 @@ def find_fleet(
     if replicas + 1 not in tried:
         tried[replicas + 1] = yield Ask(replicas + 1, rate_per_s, 1)
     return Fleet(rate_per_s, arithmetic, replicas, dict(sorted(tried.items())))
+
+
+class Rounds:
+    """Answers what the procedures of many candidates ask, with one call of `simulate` a round.
+
+    Every run is made once, and each procedure is sent the judgement of the runs that it asked for.
+    """
+
+    def __init__(self, promise: Promise, length: RunLength, simulate: Simulate) -> None:
+        self._promise, self._length, self._simulate = promise, length, simulate
+        self._known: dict[tuple[int, int, float, int], Outcome] = {}
+
+    def run(
+        self,
+        scenarios: Mapping[int, Scenario],
+        procedures: Mapping[int, Generator[Ask, Judgement, Found]],
+    ) -> dict[int, Found]:
+        """Drive the procedure of each candidate, by its number, to its end."""
+        found: dict[int, Found] = {}
+        wanted: dict[int, Ask] = {}
+        for number, procedure in procedures.items():
+            _advance(number, procedure, None, wanted, found)
+        while wanted:
+            asked = dict(wanted)
+            self._make(scenarios, asked)
+            wanted.clear()
+            for number, ask in asked.items():
+                seeds = range(ask.seeds)
+                outcomes = [self._known[number, ask.replicas, ask.rate_per_s, seed] for seed in seeds]
+                _advance(number, procedures[number], judge(self._promise, outcomes), wanted, found)
+        return found
+
+    def _make(self, scenarios: Mapping[int, Scenario], asked: Mapping[int, Ask]) -> None:
+        """Simulate what is asked and not known yet, the same seed of every candidate next to one another."""
+        points, keys = [], []
+        for seed in range(max(ask.seeds for ask in asked.values())):
+            for number, ask in asked.items():
+                key = (number, ask.replicas, ask.rate_per_s, seed)
+                if seed < ask.seeds and key not in self._known:
+                    keys.append(key)
+                    points.append(Point(self._scenario(scenarios[number], ask, seed), {"candidate": number}))
+        if points:
+            self._known |= dict(zip(keys, self._simulate(points), strict=True))
+
+    def _scenario(self, candidate: Scenario, ask: Ask, seed: int) -> Scenario:
+        cluster = candidate.cluster.model_copy(update={"replicas": ask.replicas})
+        if ask.rate_per_s == SATURATING_PER_S:
+            sent = all_at_once(candidate)
+        else:
+            most = MOST_REQUESTS if ask.replicas == 1 else MOST_OF_A_FLEET
+            sent = at_rate(candidate, ask.rate_per_s, self._length.at(ask.rate_per_s, most))
+        return sent.model_copy(update={"cluster": cluster, "seed": candidate.seed + seed})
+
+
+def _advance(
+    number: int,
+    procedure: Generator[Ask, Judgement, Found],
+    answer: Judgement | None,
+    wanted: dict[int, Ask],
+    found: dict[int, Found],
+) -> None:
+    try:
+        wanted[number] = next(procedure) if answer is None else procedure.send(answer)
+    except StopIteration as end:
+        found[number] = end.value

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sim.questions.size.prices import Prices
+from sim.questions.prices import Prices
 from sim.questions.sweep.cells import Cell, labels
 from sim.questions.sweep.findings import Best, Capacity, vllm_flags
 from sim.questions.sweep.runs import Runs

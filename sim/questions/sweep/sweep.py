@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from sim.errors import Fault, InputError
 from sim.jobs.options import RunOptions
 from sim.jobs.points import Point, run_points
-from sim.questions.size.prices import Prices, read_prices
+from sim.questions.prices import Prices, read_prices
 from sim.questions.sweep import document, pictures
 from sim.questions.sweep.axes import CONCURRENCY, RATE, Values, make_axes
 from sim.questions.sweep.cells import MOST_RUNS, Cell, make_cells

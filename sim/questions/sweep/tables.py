@@ -7,7 +7,7 @@ from math import nan
 
 import pandas as pd
 
-from sim.questions.size.prices import Prices
+from sim.questions.prices import Prices
 from sim.questions.sweep.cells import Cell, words
 from sim.questions.sweep.measures import interval_of, measures, thin_percentiles
 from sim.questions.sweep.runs import Runs
