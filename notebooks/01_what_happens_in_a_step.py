@@ -24,8 +24,7 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from sim import load_scenario, simulate
-from sim.figures import plot_kv_timeline, plot_load_timeline, plot_request_waterfall, plot_step_composition
+from dryserve import figures, load_scenario, simulate
 
 # %% [markdown]
 # ## Answer
@@ -97,7 +96,7 @@ pd.Series(
 
 # %%
 _, ax = plt.subplots(figsize=(8, 3), layout="constrained")
-_ = plot_step_composition(steps, ax, token_budget=BUDGET)
+_ = figures.plot_step_composition(steps, ax, token_budget=BUDGET)
 
 # %% [markdown]
 # The first seven hundredths of a second in more detail, with the time of each step. Decoding takes nearly
@@ -105,7 +104,7 @@ _ = plot_step_composition(steps, ax, token_budget=BUDGET)
 
 # %%
 _, ax = plt.subplots(figsize=(8, 3), layout="constrained")
-_ = plot_step_composition(steps, ax, t0=0.03, t1=0.12, token_budget=BUDGET, step_time=True)
+_ = figures.plot_step_composition(steps, ax, t0=0.03, t1=0.12, token_budget=BUDGET, step_time=True)
 
 # %% [markdown]
 # **The requests.** Who got the tokens. A request is queued until its first chunk, then catches up with
@@ -113,7 +112,7 @@ _ = plot_step_composition(steps, ax, t0=0.03, t1=0.12, token_budget=BUDGET, step
 
 # %%
 _, ax = plt.subplots(figsize=(8, 2.4), layout="constrained")
-_ = plot_request_waterfall(requests, ax)
+_ = figures.plot_request_waterfall(requests, ax)
 
 # %% [markdown]
 # **The KV cache.** Every sixteenth token a request needs a new block. When the last block is gone, the
@@ -122,11 +121,11 @@ _ = plot_request_waterfall(requests, ax)
 
 # %%
 _, ax = plt.subplots(figsize=(8, 2.6), layout="constrained")
-_ = plot_kv_timeline(steps, ax, num_blocks=run.setup.num_gpu_blocks)
+_ = figures.plot_kv_timeline(steps, ax, num_blocks=run.setup.num_gpu_blocks)
 
 # %%
 _, ax = plt.subplots(figsize=(8, 2.2), layout="constrained")
-_ = plot_load_timeline(steps, ax)
+_ = figures.plot_load_timeline(steps, ax)
 
 # %% [markdown]
 # So a preemption does not cost what it took away, but what is gone when the request comes back. The two

@@ -28,16 +28,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from sim import load_scenario, simulate
-from sim.figures import (
-    busiest_steps,
-    latency_parts,
-    plot_kv_timeline,
-    plot_preemption_tax,
-    plot_preemptions_per_request,
-    plot_request_waterfall,
-    plot_step_composition,
-)
+from dryserve import figures, load_scenario, simulate
 
 FAST = bool(os.environ.get("CI"))
 
@@ -61,7 +52,7 @@ preempted = requests.num_preemptions > 0
 
 def extra_s(tight: pd.DataFrame, roomy: pd.DataFrame) -> pd.DataFrame:
     """What each request waited longer (s) under the small cache, by part of its latency."""
-    return latency_parts(tight) - latency_parts(roomy)
+    return figures.latency_parts(tight) - figures.latency_parts(roomy)
 
 
 extra = extra_s(requests, ample.requests)
@@ -110,7 +101,7 @@ pd.DataFrame(facts).round(1)
 
 # %%
 _, ax = plt.subplots(figsize=(8, 3), layout="constrained")
-_ = plot_kv_timeline(steps, ax, num_blocks=scarce.setup.num_gpu_blocks)
+_ = figures.plot_kv_timeline(steps, ax, num_blocks=scarce.setup.num_gpu_blocks)
 
 # %% [markdown]
 # **Steps.** The busiest stretch of recomputation. A recompute step is as long as a prefill of the same
@@ -118,9 +109,9 @@ _ = plot_kv_timeline(steps, ax, num_blocks=scarce.setup.num_gpu_blocks)
 # that others pay while they run.
 
 # %%
-few = busiest_steps(steps, count=80)
+few = figures.busiest_steps(steps, count=80)
 _, ax = plt.subplots(figsize=(8, 3), layout="constrained")
-_ = plot_step_composition(few, ax, step_time=True)
+_ = figures.plot_step_composition(few, ax, step_time=True)
 
 # %% [markdown]
 # **Requests.** The same moment by request. Those that wait in the queue (grey) wait longer than the
@@ -129,7 +120,7 @@ _ = plot_step_composition(few, ax, step_time=True)
 # %%
 t0, t1 = few.end_s.iloc[0] - 1.0, few.end_s.iloc[-1] + 1.0
 _, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
-_ = plot_request_waterfall(requests, ax, t0=t0, t1=t1)
+_ = figures.plot_request_waterfall(requests, ax, t0=t0, t1=t1)
 
 # %% [markdown]
 # **What is recomputed.** Less than the request had: whatever of its blocks is still cached when it comes
@@ -183,8 +174,8 @@ tax["share_low"] = (share.mean() - half_width).clip(lower=0)
 tax["share_high"] = share.mean() + half_width
 
 _, (left, right) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
-plot_preemption_tax(tax.reset_index(), left)
-_ = plot_preemptions_per_request({f"{SCARCE} blocks": requests}, right)
+figures.plot_preemption_tax(tax.reset_index(), left)
+_ = figures.plot_preemptions_per_request({f"{SCARCE} blocks": requests}, right)
 
 # %%
 sweep.groupby("blocks")[["preemptions", "mean TTFT (ms)", "p99 ITL (ms)"]].agg(["mean", "min", "max"]).round(

@@ -20,14 +20,11 @@
 
 # %%
 import os
-from importlib import resources
 
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from sim import RunOptions, load_scenario, simulate, sweep
-from sim.figures import plot_preemption_tax, plot_preemptions_per_request, plot_request_waterfall
-from sim.statistics import paired_difference
+from dryserve import RunOptions, figures, load_scenario, paired_difference, scenario_text, simulate, sweep
 
 FAST = bool(os.environ.get("CI"))
 
@@ -93,7 +90,7 @@ pd.DataFrame(rows).T.round(3)
 # 1,100 blocks and its interval is of the paired difference over seeds.
 
 # %%
-print(resources.files("scenarios").joinpath("kv-starved.yaml").read_text())
+print(scenario_text("kv-starved"))
 print("changed:", *LOAD)
 
 # %% [markdown]
@@ -117,7 +114,7 @@ t0 = float(times_s.quantile(0.5)) - 0.5
 t1 = t0 + 2.5
 figure, axes = plt.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
 for ax, (policy, run) in zip(axes, runs.items(), strict=True):
-    plot_request_waterfall(run.requests, ax, t0=t0, t1=t1, max_rows=30, stalls=run.preemption_times)
+    figures.plot_request_waterfall(run.requests, ax, t0=t0, t1=t1, max_rows=30, stalls=run.preemption_times)
     ax.set_ylabel(policy)
 _ = axes[0].set_xlabel("")
 
@@ -135,8 +132,8 @@ tax = found.summary.rename(columns={POLICY: "label"}).assign(
     share_high=found.summary["recomputed_token_share_high"],
 )
 _, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-plot_preemption_tax(tax, left)
-_ = plot_preemptions_per_request({policy: run.requests for policy, run in runs.items()}, right)
+figures.plot_preemption_tax(tax, left)
+_ = figures.plot_preemptions_per_request({policy: run.requests for policy, run in runs.items()}, right)
 
 # %% [markdown]
 # ## Sensitivity

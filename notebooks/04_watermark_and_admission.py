@@ -20,13 +20,10 @@
 
 # %%
 import os
-from importlib import resources
 
 import matplotlib.pyplot as plt
 
-from sim import RunOptions, load_scenario, simulate, sweep
-from sim.figures import plot_kv_timeline
-from sim.statistics import paired_difference
+from dryserve import RunOptions, figures, load_scenario, paired_difference, scenario_text, simulate, sweep
 
 FAST = bool(os.environ.get("CI"))
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
@@ -68,7 +65,7 @@ means.rename(columns=COLUMNS).round(1)
 # ## Set-up
 
 # %%
-print(resources.files("scenarios").joinpath("kv-starved.yaml").read_text())
+print(scenario_text("kv-starved"))
 print("changed:", *LOAD, f"workload.num_requests={REQUESTS}")
 
 # %% [markdown]
@@ -86,7 +83,7 @@ for ax, mark in zip(axes, (MARKS[0], MARKS[-1]), strict=True):
     run = simulate(
         load_scenario("kv-starved", [*LOAD, f"workload.num_requests={REQUESTS}", f"{WATERMARK}={mark}"])
     )
-    plot_kv_timeline(run.steps, ax, num_blocks=run.setup.num_gpu_blocks, watermark=mark or None)
+    figures.plot_kv_timeline(run.steps, ax, num_blocks=run.setup.num_gpu_blocks, watermark=mark or None)
 _ = axes[0].set_xlabel("")
 
 # %% [markdown]

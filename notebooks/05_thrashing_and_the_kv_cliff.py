@@ -20,13 +20,11 @@
 
 # %%
 import os
-from importlib import resources
 
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from sim import RunOptions, load_scenario, simulate, sweep
-from sim.figures import plot_kv_cliff, plot_kv_timeline, plot_load_timeline, plot_preemptions_per_request
+from dryserve import RunOptions, figures, load_scenario, scenario_text, simulate, sweep
 
 FAST = bool(os.environ.get("CI"))
 
@@ -49,7 +47,7 @@ found = sweep(
 )
 table = found.table.assign(kv_blocks=found.table[POOL])
 _, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
-_ = plot_kv_cliff(table, ax)
+_ = figures.plot_kv_cliff(table, ax)
 
 # %% [markdown]
 # Between 2,000 and 1,300 blocks median TTFT hardly moves; a few hundred blocks further down it has grown by
@@ -60,7 +58,7 @@ _ = plot_kv_cliff(table, ax)
 # ## Set-up
 
 # %%
-print(resources.files("scenarios").joinpath("kv-starved.yaml").read_text())
+print(scenario_text("kv-starved"))
 print("changed:", *LOAD, f"workload.num_requests={REQUESTS}")
 
 # %% [markdown]
@@ -79,8 +77,8 @@ sides = {
     for blocks in (800, 1400)
 }
 figure, (load, kv) = plt.subplots(2, 1, figsize=(8, 5), sharex=True, layout="constrained")
-plot_load_timeline({label: run.steps for label, run in sides.items()}, load)
-plot_kv_timeline({label: run.steps for label, run in sides.items()}, kv)
+figures.plot_load_timeline({label: run.steps for label, run in sides.items()}, load)
+figures.plot_kv_timeline({label: run.steps for label, run in sides.items()}, kv)
 _ = load.set_xlabel("")
 
 # %% [markdown]
@@ -104,7 +102,7 @@ facts = {
     for label, run in sides.items()
 }
 _, ax = plt.subplots(figsize=(6, 2.8), layout="constrained")
-plot_preemptions_per_request({label: run.requests for label, run in sides.items()}, ax)
+figures.plot_preemptions_per_request({label: run.requests for label, run in sides.items()}, ax)
 pd.DataFrame(facts)
 
 # %% [markdown]
@@ -137,7 +135,7 @@ both = pd.concat(
     [table.assign(label="8 req/s"), slower.assign(kv_blocks=slower[POOL], label="6 req/s")], ignore_index=True
 )
 _, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
-_ = plot_kv_cliff(both, ax)
+_ = figures.plot_kv_cliff(both, ax)
 
 # %% [markdown]
 # ## What would change the conclusion

@@ -21,14 +21,12 @@
 
 # %%
 import os
-from importlib import resources
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from sim import load_scenario, simulate
-from sim.statistics import paired_difference
+from dryserve import load_scenario, paired_difference, scenario_text, simulate
 
 FAST = bool(os.environ.get("CI"))
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
@@ -75,7 +73,7 @@ means.rename(columns=COLUMNS).round(3)
 # ## Set-up
 
 # %%
-print(resources.files("scenarios").joinpath("kv-starved.yaml").read_text())
+print(scenario_text("kv-starved"))
 print("changed:", *LOAD)
 
 # %% [markdown]

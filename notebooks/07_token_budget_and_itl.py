@@ -25,8 +25,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from sim import RunOptions, load_scenario, simulate, sweep
-from sim.figures import busiest_steps, plot_step_composition
+from dryserve import RunOptions, figures, load_scenario, simulate, sweep
 
 FAST = bool(os.environ.get("CI"))
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
@@ -85,7 +84,9 @@ strips = {
 }
 figure, axes = plt.subplots(2, 1, figsize=(8, 5.4), layout="constrained")
 for ax, (budget, run) in zip(axes, strips.items(), strict=True):
-    plot_step_composition(busiest_steps(run.steps, count=80), ax, token_budget=budget, step_time=True)
+    figures.plot_step_composition(
+        figures.busiest_steps(run.steps, count=80), ax, token_budget=budget, step_time=True
+    )
 
 # %% [markdown]
 # And the gaps that came of them, each token's wait for the next, on a log scale of counts:

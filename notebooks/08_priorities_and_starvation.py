@@ -20,13 +20,11 @@
 
 # %%
 import os
-from importlib import resources
 
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from sim import load_scenario, simulate
-from sim.figures import plot_fairness
+from dryserve import figures, load_scenario, scenario_text, simulate
 
 FAST = bool(os.environ.get("CI"))
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
@@ -83,7 +81,7 @@ answer.round(2)
 # ## Set-up
 
 # %%
-print(resources.files("scenarios").joinpath("client-classes.yaml").read_text())
+print(scenario_text("client-classes"))
 print("changed:", *SIZE)
 
 # %% [markdown]
@@ -97,7 +95,7 @@ print("changed:", *SIZE)
 
 # %%
 _, ax = plt.subplots(figsize=(8, 4), layout="constrained")
-_ = plot_fairness({order: runs[order, 0].requests for order in ORDERS}, ax)
+_ = figures.plot_fairness({order: runs[order, 0].requests for order in ORDERS}, ax)
 
 # %% [markdown]
 # Waiting over time, each request a dot at its arrival. The queue of the batch work is there under every

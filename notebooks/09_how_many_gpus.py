@@ -21,13 +21,11 @@
 
 # %%
 import os
-from importlib import resources
 
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from sim import RunOptions, sweep
-from sim.figures import plot_attainment
+from dryserve import RunOptions, figures, scenario_text, sweep
 
 FAST = bool(os.environ.get("CI"))
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
@@ -76,7 +74,7 @@ table.set_index(["GPU", REPLICAS])[list(COLUMNS)].rename(columns=COLUMNS).round(
 # `quickstart` at 30 requests a second, on fleets of both GPUs, with a promise of its own.
 
 # %%
-print(resources.files("scenarios").joinpath("quickstart.yaml").read_text())
+print(scenario_text("quickstart"))
 print("changed:", *LOAD, "slo:", SLO)
 
 # %% [markdown]
@@ -132,7 +130,7 @@ of_rate = rates.summary.rename(
     }
 )
 _, ax = plt.subplots(figsize=(6, 3), layout="constrained")
-_ = plot_attainment(of_rate, ax, target=0.95, num_gpus=2)
+_ = figures.plot_attainment(of_rate, ax, target=0.95, num_gpus=2)
 
 # %% [markdown]
 # ## What it costs

@@ -20,14 +20,11 @@
 
 # %%
 import os
-from importlib import resources
 
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from sim import load_scenario, simulate
-from sim.evidence.releases import compare_releases
-from sim.figures import plot_latency_cdf
+from dryserve import compare_releases, figures, load_scenario, scenario_text, simulate
 
 FAST = bool(os.environ.get("CI"))
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
@@ -87,7 +84,7 @@ moved.round(2)
 # % of times and throughput, percentage points of shares; the mean over seeds.
 
 # %%
-print(resources.files("scenarios").joinpath("kv-starved.yaml").read_text())
+print(scenario_text("kv-starved"))
 print("changed:", *LOAD)
 
 # %% [markdown]
@@ -104,7 +101,7 @@ requests = {
 }
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
 for ax, metric in zip(axes, ("ttft", "tpot"), strict=True):
-    plot_latency_cdf(requests, ax, metric=metric)
+    figures.plot_latency_cdf(requests, ax, metric=metric)
 
 # %% [markdown]
 # ## Which rules were asked at all

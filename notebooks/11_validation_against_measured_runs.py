@@ -29,10 +29,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from sim import load_scenario, simulate
-from sim.evidence.validate import Selection, read_measured_runs, replay_all
-from sim.figures import plot_latency_cdf
-from sim.results.error_bands import error_band
+from dryserve import Selection, error_band, figures, load_scenario, read_measured_runs, replay_all, simulate
 
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 
@@ -167,7 +164,9 @@ outcome = outcomes["a quarter slower"]
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
 for ax, metric in zip(axes, ("ttft", "e2e"), strict=True):
     measured = getattr(outcome.measured_rows, f"{metric}_s")
-    plot_latency_cdf(outcome.latencies[f"{metric}_s"].to_numpy(), ax, metric=metric, measured=measured)
+    figures.plot_latency_cdf(
+        outcome.latencies[f"{metric}_s"].to_numpy(), ax, metric=metric, measured=measured
+    )
 
 # %% [markdown]
 # ## Real runs
@@ -189,7 +188,7 @@ if runs_file.exists():
     for row, outcome in zip(axes, real.values(), strict=True):
         for ax, metric in zip(row, ("ttft", "e2e"), strict=True):
             measured = getattr(outcome.measured_rows, f"{metric}_s")
-            plot_latency_cdf(
+            figures.plot_latency_cdf(
                 outcome.latencies[f"{metric}_s"].to_numpy(), ax, metric=metric, measured=measured
             )
         row[0].set_ylabel("\n".join(outcome.run.run_id.rsplit("/", 1)), fontsize=7)

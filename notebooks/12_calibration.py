@@ -29,9 +29,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from cost_models import Deployment, StepCostModel, StepShape, calibration, gpu, load_calibration
-from cost_models.fit import calibrate, check_calibration, read_tables, save_calibration
-from cost_models.fit.forms import predict
+from dryserve import cost_models
 
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 
@@ -43,7 +41,7 @@ GPUS = ["a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "l40s"]
 KINDS = ["gemm.bf16", "attn_prefill", "attn_decode", "moe", "all_reduce"]
 rows = {}
 for name in GPUS:
-    of = {r.operator: r for r in calibration(name).residuals if r.size_class == "all"}
+    of = {r.operator: r for r in cost_models.calibration(name).residuals if r.size_class == "all"}
     rows[name] = {
         kind: f"{of[kind].median_pct:.1f} / {of[kind].p90_pct:.1f}" if kind in of else "borrowed"
         for kind in KINDS
@@ -62,7 +60,7 @@ pd.DataFrame(rows).transpose()
 # formula's error, not noise.
 
 # %%
-h100 = calibration("h100-sxm")
+h100 = cost_models.calibration("h100-sxm")
 print(h100.source)
 classes = pd.DataFrame([asdict(r) for r in h100.residuals])
 shown = classes[classes.operator.isin(KINDS[:3])].set_index(["operator", "size_class"])
@@ -74,7 +72,9 @@ for place, kind in enumerate(KINDS):
     for shift, (name, colour) in enumerate(
         zip(GPUS, ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"), strict=True)
     ):
-        found = [r for r in calibration(name).residuals if r.operator == kind and r.size_class == "all"]
+        found = [
+            r for r in cost_models.calibration(name).residuals if r.operator == kind and r.size_class == "all"
+        ]
         for r in found:
             y = -place - 0.15 * (shift - 2)
             ax.plot([r.median_pct, r.p90_pct], [y, y], color=colour, lw=1.2)
@@ -110,20 +110,24 @@ def table(folder: Path, micros) -> Path:
 
 rng = np.random.default_rng(0)
 with tempfile.TemporaryDirectory() as folder:
-    (shapes,) = read_tables(table(Path(folder), [1.0] * len(SHAPES)))
-    truth_s = predict(shapes, h100)
+    (shapes,) = cost_models.fit.read_tables(table(Path(folder), [1.0] * len(SHAPES)))
+    truth_s = cost_models.fit.predict(shapes, h100)
     noisy = truth_s * np.exp(0.03 * rng.standard_normal(len(truth_s)))
     noisy[::20] *= 3
-    report = calibrate(
+    report = cost_models.fit.calibrate(
         table(Path(folder), 1e6 * noisy), "h100-sxm", date="2026-01-01", description="a known truth"
     )
-    fitted = load_calibration(save_calibration(report, Path(folder) / "fitted.json"))
-    (again,) = read_tables(Path(folder) / "attn_decode_h100.csv")
-    error = predict(again, fitted) / truth_s - 1.0
+    fitted = cost_models.load_calibration(
+        cost_models.fit.save_calibration(report, Path(folder) / "fitted.json")
+    )
+    (again,) = cost_models.fit.read_tables(Path(folder) / "attn_decode_h100.csv")
+    error = cost_models.fit.predict(again, fitted) / truth_s - 1.0
 
 _, ax = plt.subplots(figsize=(7, 3), layout="constrained")
 ax.loglog(1e6 * truth_s, 1e6 * noisy, ".", color="#C8C8C8", label="measured (noise, spoiled points)")
-ax.loglog(1e6 * truth_s, 1e6 * predict(again, fitted), ".", color="#0072B2", ms=3, label="fitted")
+ax.loglog(
+    1e6 * truth_s, 1e6 * cost_models.fit.predict(again, fitted), ".", color="#0072B2", ms=3, label="fitted"
+)
 ax.set_xlabel("true time (µs)")
 ax.set_ylabel("time (µs)")
 ax.legend()
@@ -140,9 +144,15 @@ print(
 
 # %%
 STEPS = {
-    "64 decodes at 1,000 tokens": StepShape(64, 64, 64_000, 1_000, num_sampled=64, num_requests=64),
-    "64 decodes at 16,000 tokens": StepShape(64, 64, 1_024_000, 16_000, num_sampled=64, num_requests=64),
-    "prefill of 2,048 tokens": StepShape(2048, prefill_chunks=((2048, 0),), num_sampled=1, num_requests=1),
+    "64 decodes at 1,000 tokens": cost_models.StepShape(
+        64, 64, 64_000, 1_000, num_sampled=64, num_requests=64
+    ),
+    "64 decodes at 16,000 tokens": cost_models.StepShape(
+        64, 64, 1_024_000, 16_000, num_sampled=64, num_requests=64
+    ),
+    "prefill of 2,048 tokens": cost_models.StepShape(
+        2048, prefill_chunks=((2048, 0),), num_sampled=1, num_requests=1
+    ),
 }
 bf16 = h100.gemm["bf16"]
 lower = {
@@ -156,7 +166,9 @@ lower = {
 
 
 def step_ms(parameters) -> dict[str, float]:
-    model = StepCostModel(Deployment.of("meta-llama/Llama-3.1-8B", "h100-sxm"), fitted=parameters)
+    model = cost_models.StepCostModel(
+        cost_models.Deployment.of("meta-llama/Llama-3.1-8B", "h100-sxm"), fitted=parameters
+    )
     return {name: 1000 * model.step(shape).gpu_s for name, shape in STEPS.items()}
 
 
@@ -176,7 +188,7 @@ effect.rename(columns={name: f"{name} −5 % (%)" for name in lower}).round(2)
 # %%
 shared = Path(os.environ.get("DRYSERVE_SHARED", Path.cwd().resolve().parents[1] / "shared"))
 tables = shared / "calibration" / "attn_decode_h100.csv"
-checked = check_calibration(tables, held_out_only=True) if tables.exists() else None
+checked = cost_models.fit.check_calibration(tables, held_out_only=True) if tables.exists() else None
 print(checked.render() if checked else "no tables here")
 
 # %% [markdown]
@@ -201,7 +213,7 @@ print("dryserve calibrate TABLES --gpu h100-sxm        # make one")
 
 # %%
 for name in GPUS:
-    for r in calibration(name).residuals:
+    for r in cost_models.calibration(name).residuals:
         if r.size_class == "all" and r.operator in ("gemm.bf16", "attn_prefill", "attn_decode"):
             assert r.median_pct < 10, "the large parts of a step are known to a few per cent"
             assert abs(r.bias_pct) < 5, "and without much bias"
@@ -214,7 +226,7 @@ assert effect[decode]["64 decodes at 16,000 tokens"] > 3 * max(
 assert abs(effect[decode]["prefill of 2,048 tokens"]) < 0.01, "a prefill knows nothing of decode attention"
 assert effect[compute]["prefill of 2,048 tokens"] > 3, "but everything of matrix products"
 assert effect[compute]["64 decodes at 1,000 tokens"] < 1, "which in a decode wait for memory"
-weights_s = 2 * 8.0e9 / gpu("h100-sxm").memory_bytes_per_s
+weights_s = 2 * 8.0e9 / cost_models.gpu("h100-sxm").memory_bytes_per_s
 assert base["64 decodes at 1,000 tokens"] / 1000 > weights_s, "no step is faster than its weights can be read"
 if checked:
     assert all(row.calibrated.median_pct < row.datasheet_median_pct for row in checked.rows), (

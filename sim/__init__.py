@@ -17,18 +17,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import cost_models
+    from sim import figures
     from sim.errors import Fault, InputError
     from sim.evidence.conform.conform import conform
     from sim.evidence.releases.compare import compare_releases
     from sim.evidence.validate.answer import validate
+    from sim.evidence.validate.replay import Selection, read_measured_runs, replay_all
     from sim.jobs.options import RunOptions
     from sim.questions.compare.compare import compare
     from sim.questions.explain.explain import explain
     from sim.questions.size.size import size
     from sim.questions.sweep.sweep import sweep
+    from sim.results.error_bands import error_band
     from sim.results.run_folder import SavedRun, load_run
-    from sim.scenario import Scenario, load_scenario
+    from sim.scenario import Scenario, load_scenario, scenario_text
     from sim.simulation import RunResult, simulate
+    from sim.statistics import paired_difference
 
 __all__ = [
     "Fault",
@@ -37,12 +42,20 @@ __all__ = [
     "RunResult",
     "SavedRun",
     "Scenario",
+    "Selection",
     "compare",
     "compare_releases",
     "conform",
+    "cost_models",
+    "error_band",
     "explain",
+    "figures",
     "load_run",
     "load_scenario",
+    "paired_difference",
+    "read_measured_runs",
+    "replay_all",
+    "scenario_text",
     "simulate",
     "size",
     "sweep",
@@ -56,12 +69,18 @@ _HOMES = {
     "RunResult": ".simulation",
     "SavedRun": ".results.run_folder",
     "Scenario": ".scenario",
+    "Selection": ".evidence.validate",
     "compare": ".questions.compare",
     "compare_releases": ".evidence.releases",
     "conform": ".evidence.conform",
+    "error_band": ".results.error_bands",
     "explain": ".questions.explain",
     "load_run": ".results.run_folder",
     "load_scenario": ".scenario",
+    "paired_difference": ".statistics",
+    "read_measured_runs": ".evidence.validate",
+    "replay_all": ".evidence.validate",
+    "scenario_text": ".scenario",
     "simulate": ".simulation",
     "size": ".questions.size",
     "sweep": ".questions.sweep",
@@ -74,6 +93,12 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
+    if name == "cost_models":
+        import cost_models.fit
+
+        return cost_models
+    if name == "figures":
+        return import_module(".figures", __name__)
     if name not in _HOMES:
         raise AttributeError(f"{__name__} has no attribute {name!r}; it offers {', '.join(__all__)}")
     return getattr(import_module(_HOMES[name], __name__), name)

@@ -1,7 +1,7 @@
 """Scenario files: what they may say, how they are read, and where they are wrong."""
 
 from sim.scenario.engine import EngineSection
-from sim.scenario.loader import load_scenario, scenario_from_data, scenario_names
+from sim.scenario.loader import load_scenario, scenario_from_data, scenario_names, scenario_text
 from sim.scenario.overrides import parse_axis, parse_grid
 from sim.scenario.reference import json_schema, reference_markdown
 from sim.scenario.scenario import Scenario
@@ -20,4 +20,5 @@ __all__ = [
     "reference_markdown",
     "scenario_from_data",
     "scenario_names",
+    "scenario_text",
 ]

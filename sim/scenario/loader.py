@@ -63,6 +63,11 @@ def scenario_names() -> list[str]:
     return sorted(Path(file.name).stem for file in files if file.name.endswith(_SUFFIXES))
 
 
+def scenario_text(name_or_path: str | Path) -> str:
+    """The YAML of the scenario of that name among those shipped, or at that path."""
+    return _read(str(name_or_path))[0]
+
+
 def _validate(data: Data, places: Places, faults: list[Fault]) -> Scenario:
     faults = [*faults, *unknown_null_faults(data, Scenario, places)]
     data = _without_nulls(data)

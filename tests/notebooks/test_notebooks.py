@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -71,3 +72,10 @@ def test_the_title_is_a_question_and_the_answer_comes_first(source):
 @notebook
 def test_outputs_are_small(source):
     assert source.with_suffix(".ipynb").stat().st_size < 500_000
+
+
+@notebook
+def test_a_notebook_imports_public_names_alone(source):
+    imports = [line for cell in runner.read(source).cells for line in cell.source.splitlines()]
+    ours = [line for line in imports if re.match(r"\s*(from|import) (sim|scheduler|cost_models)\b", line)]
+    assert ours == []

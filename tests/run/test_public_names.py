@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -34,3 +35,11 @@ def test_importing_sim_alone_loads_no_heavy_library() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("package", ["sim", "dryserve"])
+def test_tab_completion_shows_the_public_names_and_each_of_them_loads(package: str) -> None:
+    module = importlib.import_module(package)
+
+    assert {"simulate", "sweep", "figures", "cost_models", "error_band"} <= set(dir(module))
+    assert all(getattr(module, name) is not None for name in dir(module))
