@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.request import Request, place_of
-
-
-class Member:
-    """What the cohort knows of one request. `alone`: its blocks enter the prefix cache unseen, in a run."""
-
-    __slots__ = ("alone", "base", "leaves_at", "request")
-
-    def __init__(self, request: Request, base: int, leaves_at: int, alone: bool) -> None:
-        self.request = request
-        self.base = base
-        self.leaves_at = leaves_at
-        self.alone = alone
+from scheduler.request import Member, Request, place_of
 
 
 class Calendar:

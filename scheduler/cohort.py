@@ -22,11 +22,11 @@ from operator import attrgetter
 
 from scheduler.admission import AdmissionGates
 from scheduler.bookkeeping import SyncBookkeeping
-from scheduler.calendar import Calendar, Member, insert, merged
+from scheduler.calendar import Calendar, insert, merged
 from scheduler.kv_cache.plain import PlainKVCache
 from scheduler.output import SchedulerOutput
 from scheduler.policies import VictimPolicy
-from scheduler.request import Request
+from scheduler.request import Member, Request
 from scheduler.scheduler import Scheduler
 from scheduler.speculation import Drafter
 from scheduler.state import EngineState

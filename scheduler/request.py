@@ -8,13 +8,10 @@ the output will be in the end is not known here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scheduler.status import FIRST_FINISHED, RequestStatus, check_move
 from scheduler.tokens import BlockKeys, TokenRange, TokenRanges
-
-if TYPE_CHECKING:
-    from scheduler.calendar import Member
 
 EOS_TOKEN_ID = 2
 """The end-of-sequence token of the pretended models."""
@@ -193,6 +190,23 @@ class Request:
             f"Request({self.request_id}, {self.status.name}, tokens={self.num_tokens}, "
             f"computed={self.num_computed_tokens})"
         )
+
+
+class Member:
+    """A request's place in the cohort of its engine (see `cohort`).
+
+    Its computed tokens are `base` and the steps that the cohort has planned; it leaves in the step
+    `leaves_at`. `alone`: nobody else computes its text, so its full blocks enter the prefix cache without a
+    call for each, as part of a run.
+    """
+
+    __slots__ = ("alone", "base", "leaves_at", "request")
+
+    def __init__(self, request: Request, base: int, leaves_at: int, alone: bool) -> None:
+        self.request = request
+        self.base = base
+        self.leaves_at = leaves_at
+        self.alone = alone
 
 
 def place_of(request: Request, requests: list[Request]) -> int:
