@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sim.errors import Fault, InputError
 from sim.jobs.options import RunOptions
 from sim.jobs.points import Outcome, Point, run_points
+from sim.questions.asked import read_base, seed_faults
 from sim.questions.compare import document
 from sim.questions.compare.results import (
     STARVING_S,
@@ -24,7 +25,7 @@ from sim.questions.compare.variants import Variant, make_variants
 from sim.questions.sweep.cells import trace_faults
 from sim.report.answer import ScenarioAnswer, records
 from sim.report.document import Block, Plate
-from sim.scenario import Scenario, load_scenario
+from sim.scenario import Scenario
 from sim.scenario.slo import parse_slo
 from sim.statistics.intervals import replication_interval
 from sim.values import Json, plain_json
@@ -139,10 +140,8 @@ def compare(
     given. Seeds are base, base + 1, …, the same for all, so that arrivals and lengths are the same too.
     `options` say how and where runs are made. Raises `InputError` with all mistakes before anything runs.
     """
-    base = scenario if isinstance(scenario, Scenario) else load_scenario(scenario, overrides)
     faults = _option_faults(replications, seeds, starving_s)
-    if isinstance(scenario, Scenario) and overrides:
-        faults.append(Fault("overrides", None, "change a scenario by name or path, not one that is loaded"))
+    base = read_base(scenario, overrides, None, faults)
     found: list[Variant] = []
     try:
         found = make_variants(base, variants, vary, overrides)
@@ -193,8 +192,7 @@ def _option_faults(replications: int | None, seeds: Sequence[int] | None, starvi
     faults = []
     if seeds is not None and replications is not None:
         faults.append(Fault("--seeds", None, "leaves no choice of --replications"))
-    if seeds is not None and (not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0):
-        faults.append(Fault("--seeds", None, "must be distinct whole numbers from 0"))
+    faults += seed_faults(seeds)
     if replications is not None and not 1 <= replications <= 10_000:
         faults.append(Fault(f"--replications {replications}", None, "must be from 1 to 10,000"))
     if not starving_s > 0.0:

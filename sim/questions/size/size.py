@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sim.errors import Fault, InputError
 from sim.jobs.options import RunOptions
 from sim.jobs.points import run_points
+from sim.questions.asked import read_base
 from sim.questions.prices import Prices, read_prices
 from sim.questions.size import document
 from sim.questions.size.candidates import Candidate, make_candidates
@@ -21,8 +22,7 @@ from sim.questions.size.search import Capacity, Fleet, Rounds, find_capacity, fi
 from sim.questions.sweep.axes import Values
 from sim.report.answer import ScenarioAnswer, records
 from sim.report.document import Block, Plate
-from sim.scenario import Scenario, load_scenario
-from sim.scenario.slo import parse_slo
+from sim.scenario import Scenario
 from sim.values import Json, plain_json
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def size(
     """
     options = options or RunOptions()
     faults: list[Fault] = []
-    base = _base(scenario, overrides, slo, faults)
+    base = read_base(scenario, overrides, slo, faults)
     faults += _option_faults(rate, num_gpus, attainment, replications, precision)
     faults += load_faults(base, requests)
     promise = make_promise(base, attainment)
@@ -212,21 +212,6 @@ def _with_whole_replicas(candidate: Candidate, num_gpus: int | None) -> Candidat
         return candidate
     fault = f"{num_gpus} GPUs are no whole number of replicas of {candidate.gpus}"
     return replace(candidate, fault=fault)
-
-
-def _base(
-    scenario: Scenario | str | Path, overrides: Sequence[str], slo: str | None, faults: list[Fault]
-) -> Scenario:
-    base = scenario if isinstance(scenario, Scenario) else load_scenario(scenario, overrides)
-    if isinstance(scenario, Scenario) and overrides:
-        faults.append(Fault("overrides", None, "change a scenario by name or path, not one that is loaded"))
-    if slo is None:
-        return base
-    try:
-        return base.model_copy(update={"slo": parse_slo(slo)})
-    except InputError as error:
-        faults += error.faults
-        return base
 
 
 def _option_faults(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from sim.errors import Fault, InputError
 from sim.jobs.options import RunOptions
 from sim.jobs.points import Point, run_points
+from sim.questions.asked import read_base, seed_faults
 from sim.questions.prices import Prices, read_prices
 from sim.questions.sweep import document, pictures
 from sim.questions.sweep.axes import CONCURRENCY, RATE, Values, make_axes
@@ -36,8 +37,7 @@ from sim.questions.sweep.runs import (
 from sim.questions.sweep.tables import add_costs, cell_table, replication_table
 from sim.report.answer import ScenarioAnswer, records
 from sim.report.document import Block, Plate
-from sim.scenario import Scenario, SloTarget, load_scenario
-from sim.scenario.slo import parse_slo
+from sim.scenario import Scenario, SloTarget
 from sim.statistics.precision import FIRST_STAGE
 from sim.values import Json, plain_json
 
@@ -260,16 +260,9 @@ def _base(
     warm_up: float | str | None,
 ) -> tuple[Scenario, list[Fault]]:
     """The scenario that is varied; faults of the options that change it come along."""
-    base = load_scenario(scenario, overrides) if not isinstance(scenario, Scenario) else scenario
     faults: list[Fault] = []
+    base = read_base(scenario, overrides, slo, faults)
     changes: dict[str, object] = {}
-    if isinstance(scenario, Scenario) and overrides:
-        faults.append(Fault("overrides", None, "change a scenario by name or path, not one that is loaded"))
-    if slo is not None:
-        try:
-            changes["slo"] = parse_slo(slo)
-        except InputError as error:
-            faults += error.faults
     if requests is not None:
         fields = type(base.workload).model_fields
         if requests < 1:
@@ -299,8 +292,7 @@ def _seeds(
     if seeds is not None:
         if replications is not None or precision is not None:
             faults.append(Fault("--seeds", None, "leaves no choice of --replications or --precision"))
-        if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0 or max(seeds) >= 1 << 63:
-            faults.append(Fault("--seeds", None, "must be distinct whole numbers from 0 to 2^63 - 1"))
+        faults += seed_faults(seeds)
     if replications is not None and precision is not None:
         faults.append(Fault("--replications", None, "is found by --precision"))
     if replications is not None and not 1 <= replications <= MOST_RUNS:
