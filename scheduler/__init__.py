@@ -5,12 +5,12 @@ Start reading at `scheduler.scheduler` (how a step is planned), `scheduler.updat
 `scheduler.kv_cache.interface` (where the blocks come from).
 """
 
-from scheduler.cohort import Forecast, SteadySteps, StepRun
+from scheduler.cohort import Forecast
 from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig, SpeculativeConfig
 from scheduler.connector import ExternalMatch, KVConnector, KVReport
 from scheduler.engine_core import EngineCore, Sampler
 from scheduler.errors import InvariantError
-from scheduler.output import EngineCoreOutputs, SchedulerOutput
+from scheduler.output import EngineCoreOutputs, SchedulerOutput, SteadySteps, StepRun
 from scheduler.policies import VictimPolicy, WaitingOrder
 from scheduler.request import EOS_TOKEN_ID, Request
 from scheduler.status import FinishReason, RequestStatus

@@ -24,7 +24,7 @@ from scheduler.admission import AdmissionGates
 from scheduler.bookkeeping import SyncBookkeeping
 from scheduler.calendar import Calendar, insert, merged
 from scheduler.kv_cache.plain import PlainKVCache
-from scheduler.output import SchedulerOutput
+from scheduler.output import SchedulerOutput, SteadySteps, StepRun
 from scheduler.policies import VictimPolicy
 from scheduler.request import Member, Request
 from scheduler.scheduler import Scheduler
@@ -41,38 +41,6 @@ SHORTEST_STAY = 2
 """Steps for which it is worth to join."""
 
 _in_order = attrgetter("running_order")
-
-
-class SteadySteps:
-    """Coming steps that are all alike: the same requests, one token each. Counts are of the first of them."""
-
-    __slots__ = ("most_computed_tokens", "num_computed_tokens", "num_requests", "num_steps")
-
-    def __init__(
-        self, num_steps: int, num_requests: int, num_computed_tokens: int, most_computed_tokens: int
-    ) -> None:
-        self.num_steps = num_steps
-        self.num_requests = num_requests
-        self.num_computed_tokens = num_computed_tokens
-        """Of all requests together, before the step."""
-        self.most_computed_tokens = most_computed_tokens
-        """The largest of these."""
-
-
-class StepRun:
-    """Steps that were taken at once, with one entry a step in each list."""
-
-    __slots__ = ("cached_blocks", "output", "used_blocks")
-
-    def __init__(
-        self, used_blocks: list[int], cached_blocks: list[int], output: SchedulerOutput | None
-    ) -> None:
-        self.used_blocks = used_blocks
-        """KV blocks in use after each step."""
-        self.cached_blocks = cached_blocks
-        """Free KV blocks that can be hit, after each step."""
-        self.output = output
-        """The step whose update came last, if that update is still to be done; None: all is done."""
 
 
 class Cohort:

@@ -16,13 +16,13 @@ from dataclasses import replace
 
 from scheduler.admission import AdmissionGates, AdmissionRoom
 from scheduler.bookkeeping import make_bookkeeping
-from scheduler.cohort import Cohort, CohortScheduler, Forecast, SteadySteps, StepRun
+from scheduler.cohort import Cohort, CohortScheduler, Forecast
 from scheduler.config import KVCacheConfig, SchedulerConfig
 from scheduler.connector import KVConnector, KVReport
 from scheduler.kv_cache.grouped import DeferredFrees, GroupedKVCache
 from scheduler.kv_cache.interface import KVCache
 from scheduler.kv_cache.plain import PlainKVCache, plain_suffices
-from scheduler.output import EngineCoreOutputs, SchedulerOutput, expand, expand_outputs
+from scheduler.output import EngineCoreOutputs, SchedulerOutput, SteadySteps, StepRun, expand, expand_outputs
 from scheduler.policies import (
     AnyWaitingOrder,
     FcfsOrder,

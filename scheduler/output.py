@@ -240,6 +240,38 @@ class SchedulerOutput:
         del self.samples[place]
 
 
+class SteadySteps:
+    """Coming steps that are all alike: the same requests, one token each. Counts are of the first of them."""
+
+    __slots__ = ("most_computed_tokens", "num_computed_tokens", "num_requests", "num_steps")
+
+    def __init__(
+        self, num_steps: int, num_requests: int, num_computed_tokens: int, most_computed_tokens: int
+    ) -> None:
+        self.num_steps = num_steps
+        self.num_requests = num_requests
+        self.num_computed_tokens = num_computed_tokens
+        """Of all requests together, before the step."""
+        self.most_computed_tokens = most_computed_tokens
+        """The largest of these."""
+
+
+class StepRun:
+    """Steps that were taken at once, with one entry a step in each list."""
+
+    __slots__ = ("cached_blocks", "output", "used_blocks")
+
+    def __init__(
+        self, used_blocks: list[int], cached_blocks: list[int], output: SchedulerOutput | None
+    ) -> None:
+        self.used_blocks = used_blocks
+        """KV blocks in use after each step."""
+        self.cached_blocks = cached_blocks
+        """Free KV blocks that can be hit, after each step."""
+        self.output = output
+        """The step whose update came last, if that update is still to be done; None: all is done."""
+
+
 RequestOutput = tuple[Request, int, FinishReason | None]
 """`(request, number of new tokens, finish reason or None)`."""
 

@@ -12,7 +12,7 @@ from scheduler.connector import KVConnector
 from scheduler.kv_cache.grouped import DeferredFrees
 from scheduler.kv_cache.interface import KVCache
 from scheduler.output import SchedulerOutput
-from scheduler.policies.preemption_mode import PreemptionMode, Recompute
+from scheduler.policies.victim import PreemptionMode, Recompute
 from scheduler.policies.view import unshared_blocks
 from scheduler.prefill_interval import PrefillInterval
 from scheduler.release import Rules
@@ -61,8 +61,9 @@ class EngineState:
 
     def note_step(self, output: SchedulerOutput) -> None:
         """A step has been planned: number it, and let it carry the ids that ended since the last."""
-        admitted = not output.preempted and self.pause != 2
-        self.interval.note_step(output, self.waiting, admitted=admitted)
+        if self.interval.interval > 1:
+            admitted = not output.preempted and self.pause != 2
+            self.interval.note_step(output, self.waiting, admitted=admitted)
         self.num_steps += output.total_num_scheduled_tokens > 0
         if self.prefills_under_way:
             self.prefills_under_way = {

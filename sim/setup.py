@@ -25,12 +25,11 @@ from cost_models import (
 from cost_models.memory import kv_bytes_per_token, lora_bytes
 from cost_models.weights import model_weight_dtype, weights_bytes
 from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig, SpeculativeConfig
-from sim.cluster.capacity import kv_capacity_tokens
 from sim.cluster.external_cache import ExternalCacheSpec
 from sim.cluster.grammars import GrammarSpec
 from sim.cluster.host_offload import OffloadSpec
-from sim.cluster.replica_spec import ReplicaSpec
-from sim.cluster.speculation import Acceptance, Drafter, FixedDrafter, ModelDrafter, SpeculationSpec
+from sim.cluster.replica_spec import ReplicaSpec, kv_capacity_tokens
+from sim.cluster.speculation import Acceptance, DraftModel, FixedDrafter, ModelDrafter, SpeculationSpec
 from sim.errors import InputError
 from sim.plugins import victim_policy_maker, waiting_order_maker
 from sim.random_streams import streams
@@ -254,7 +253,7 @@ def _speculation(scenario: Scenario, drafter: Deployment | None) -> SpeculationS
     if section is None:
         return None
     num_drafts, by_batch = section.num_speculative_tokens, section.drafts_by_batch
-    made: Drafter
+    made: DraftModel
     if drafter is None or section.draft_pass_s is not None:
         made = FixedDrafter(num_drafts, section.draft_pass_s or 0.0, by_batch)
     else:

@@ -5,7 +5,6 @@ the future. The defaults are vLLM's; `registry` finds the others by name.
 """
 
 from scheduler.policies.fair import FairOrder
-from scheduler.policies.preemption_mode import PreemptionMode, Recompute
 from scheduler.policies.registry import VICTIM_POLICIES, WAITING_ORDERS, UnknownPolicyError, policy_class
 from scheduler.policies.victim import (
     FcfsTail,
@@ -13,6 +12,8 @@ from scheduler.policies.victim import (
     LeastComputed,
     LowestPriority,
     MostBlocksFreed,
+    PreemptionMode,
+    Recompute,
     ShortestRemaining,
     VictimPolicy,
 )

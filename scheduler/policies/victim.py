@@ -1,4 +1,4 @@
-"""Victim policies: who is preempted when a running request finds no free KV blocks.
+"""Who is preempted when a running request finds no free KV blocks, and what becomes of the victim's KV.
 
 Every choice breaks ties towards the tail of the running list, where vLLM's FCFS victim stands; only
 `LowestPriority` takes the earliest of equals, as vLLM does.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from scheduler.policies.view import RunningView, VictimView
+from scheduler.request import Request
 
 
 class VictimPolicy(Protocol):
@@ -93,3 +94,22 @@ def _last_smallest(running: RunningView, key: Callable[[VictimView], float]) -> 
         if value <= smallest:
             best, smallest = index, value
     return best
+
+
+class PreemptionMode(Protocol):
+    """Is told of every preemption while the victim still has its blocks.
+
+    A mode that keeps the KV elsewhere hands it back through the KV connector: there the request finds it as
+    an external hit when its turn comes again (see `scheduler.connector`).
+    """
+
+    def before_preemption(self, request: Request) -> None:
+        """`request` is about to lose its blocks; `num_computed_tokens` and block tables still stand."""
+        ...
+
+
+class Recompute:
+    """vLLM's way: nothing is kept but what the prefix cache happens to keep."""
+
+    def before_preemption(self, request: Request) -> None:
+        """Nothing to do."""

@@ -7,7 +7,7 @@ from typing import Protocol
 from scheduler import KVConnector, KVReport
 from sim.cluster.external_cache import ExternalCache, ExternalCacheSpec
 from sim.cluster.host_offload import HostOffload, OffloadSpec
-from sim.cluster.link import Link
+from sim.cluster.servers import Link
 
 
 class TimedConnector(KVConnector, Protocol):

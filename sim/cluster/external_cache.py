@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduler import ExternalMatch, KVReport, Request
-from sim.cluster.link import Link
+from sim.cluster.servers import Link
 
 _NOTHING = ExternalMatch(0, False)
 _Block = tuple[int, object, str | None]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import inf
 
 from scheduler import ExternalMatch, KVReport, Request, RequestStatus
-from sim.cluster.link import Link
+from sim.cluster.servers import Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,6 @@ class HostOffload:
         self.ready_s = 0.0
         """When the last copy to the host ends: no batch may begin before."""
         self.out, self.back = Link(spec.bandwidth_bytes_per_s), Link(spec.bandwidth_bytes_per_s)
-        self.num_refused = 0
-        """Preemptions of which nothing or not all could be saved for want of host memory."""
         self._block_size = block_size
         self._block_bytes = spec.bytes_per_token * block_size
         self._free_bytes = spec.capacity_bytes
@@ -61,7 +59,6 @@ class HostOffload:
         saved = self._saved_blocks.get(request.request_id, 0)
         missing = known // self._block_size - saved
         fitting = int(min(missing, self._free_bytes // self._block_bytes))
-        self.num_refused += fitting < missing
         if fitting > 0:
             self._saved_blocks[request.request_id] = saved + fitting
             self._free_bytes -= fitting * self._block_bytes

@@ -33,7 +33,7 @@ class Status(IntEnum):
     REJECTED = 4
 
 
-class TokenRuns:
+class StepRuns:
     """Which steps of one replica gave a token to which request, as runs of consecutive step numbers.
 
     A step gives a request at most one burst of tokens (one, or several under speculation); a run counts
@@ -121,14 +121,14 @@ class TokenTimes(NamedTuple):
 
 
 class Recorder:
-    """All that a run writes: one `RequestLog`, and a `StepLog` and `TokenRuns` for each replica."""
+    """All that a run writes: one `RequestLog`, and a `StepLog` and `StepRuns` for each replica."""
 
     def __init__(
         self, num_requests: int, num_replicas: int, *, keep_steps: bool = True, warmup_s: float = 0.0
     ) -> None:
         self.requests = RequestLog(num_requests)
         self.steps = [StepLog(keep=keep_steps, warmup_s=warmup_s) for _ in range(num_replicas)]
-        self.runs = [TokenRuns() for _ in range(num_replicas)]
+        self.runs = [StepRuns() for _ in range(num_replicas)]
 
     def close(self) -> None:
         """End the runs that a horizon left open. Call once, after the clock stopped."""

@@ -19,12 +19,12 @@ from scheduler import EngineCore, FinishReason, KVReport, Request, SchedulerOutp
 from scheduler.output import RequestOutput
 from sim.cluster.clock import Clock, LateEvent, late_alarm, late_timeout
 from sim.cluster.connectors import TimedConnector
-from sim.cluster.gpu import GpuQueue
 from sim.cluster.grammars import GrammarCompiler, GrammarSpec
 from sim.cluster.model_runner import ModelRunner
-from sim.cluster.progress import ProgressGuard
+from sim.cluster.progress_guard import ProgressGuard
 from sim.cluster.recorder import Recorder
 from sim.cluster.replica_spec import ReplicaSpec
+from sim.cluster.servers import GpuQueue
 from sim.cluster.speculation import time_speculative_step
 from sim.cluster.step_log import StepCounts
 from sim.cluster.step_shape import time_step

@@ -85,7 +85,7 @@ class SpeculationSpec:
     """How an engine speculates: how lucky its drafts are, in all replicas alike, and who makes them."""
 
     acceptance: Acceptance
-    drafter: Drafter
+    drafter: DraftModel
 
 
 def make_model_runner(spec: SpeculationSpec | None, *, ignore_eos: bool) -> ModelRunner:
@@ -95,7 +95,7 @@ def make_model_runner(spec: SpeculationSpec | None, *, ignore_eos: bool) -> Mode
     return SpeculativeModelRunner(ignore_eos=ignore_eos, acceptance=spec.acceptance)
 
 
-class Drafter(Protocol):
+class DraftModel(Protocol):
     """Who drafts, as far as the clock is concerned."""
 
     def draft_s(self, shape: StepShape, num_drafting: int, context_tokens: int, longest: int) -> float:
@@ -161,7 +161,7 @@ class ModelDrafter:
 
 
 def time_speculative_step(
-    timer: StepTimer, drafter: Drafter, output: SchedulerOutput, windows: Sequence[int]
+    timer: StepTimer, drafter: DraftModel, output: SchedulerOutput, windows: Sequence[int]
 ) -> tuple[StepCost, tuple[int, int, int]]:
     """What verification and the drafting after it cost, and the tokens by kind: decode, prefill, recomputed.
 

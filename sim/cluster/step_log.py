@@ -94,7 +94,7 @@ class StepLog:
         self._num_pending = 0
         self._ends: list[Floats] = []
         self._starts: list[Floats] = []
-        self._num_stepss: list[NDArray[np.int32]] = []
+        self._counts: list[NDArray[np.int32]] = []
         self._last_end_s = 0.0
         self._sums = np.zeros(4, dtype=np.int64)
         self._measured = 0
@@ -196,7 +196,7 @@ class StepLog:
         self._ends.append(end_s)
         if self._keep:
             self._starts.append(start_s)
-            self._num_stepss.append(counts)
+            self._counts.append(counts)
 
     def end_s(self) -> Floats:
         """End time of each step, s, shape (num_steps,): when its tokens appeared."""
@@ -210,7 +210,7 @@ class StepLog:
         end_s = self.end_s()
         if not self._starts:
             return np.empty(0), np.empty(0), np.empty((0, _COUNTS), dtype=np.int32)
-        return np.concatenate(self._starts), end_s, np.concatenate(self._num_stepss)
+        return np.concatenate(self._starts), end_s, np.concatenate(self._counts)
 
     def totals(self) -> StepTotals:
         """The sums so far; times in seconds, blocks by number in use."""

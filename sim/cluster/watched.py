@@ -18,8 +18,7 @@ from math import nan
 
 from cost_models import StepCost
 from scheduler import EngineCore, Request, SchedulerOutput
-from sim.cluster.plan import Plan
-from sim.cluster.planned import PlannedReplica
+from sim.cluster.planned import Plan, PlannedReplica
 from sim.cluster.replica import Batch
 from sim.cluster.speculation import time_speculative_step
 from sim.cluster.step_shape import time_step

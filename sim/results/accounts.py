@@ -25,7 +25,7 @@ from sim.workload import RequestTable
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.cluster.progress import StuckError
+    from sim.cluster.progress_guard import StuckError
 
 USUAL_PREEMPTIONS = 4
 """Preemptions of one request up to which nobody speaks of thrashing."""

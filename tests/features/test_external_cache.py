@@ -9,7 +9,7 @@ import pytest
 
 from scheduler import Request
 from sim.cluster.external_cache import ExternalCache, ExternalCacheSpec, GivenShares, LruBlocks
-from sim.cluster.link import Link
+from sim.cluster.servers import Link
 from sim.simulation import simulate
 from tests.cluster.helpers import FixedTimer, make_table, make_world, step_spans, token_times_s
 from tests.features.helpers import faults_of, make_scenario

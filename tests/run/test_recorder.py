@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.cluster.recorder import TokenRuns
+from sim.cluster.recorder import StepRuns
 from sim.cluster.step_log import StepLog
 
 
@@ -89,7 +89,7 @@ def test_overlapping_steps_of_a_pipeline_count_the_time_that_passes_once():
 
 
 def test_a_run_lasts_while_every_step_gives_a_token():
-    runs = TokenRuns()
+    runs = StepRuns()
     for step, served in enumerate(([7], [7, 8], [8], [8, 7])):
         if not runs.on_step(step, served):
             runs.close_others(step, {*served})
@@ -104,6 +104,6 @@ def test_a_run_lasts_while_every_step_gives_a_token():
 
 
 def test_closing_a_request_without_tokens_records_nothing():
-    runs = TokenRuns()
+    runs = StepRuns()
     runs.close(3, 1)
     assert len(runs.columns()[0]) == 0
