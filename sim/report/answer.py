@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -46,7 +46,7 @@ class Answer(ABC):
         """What was asked, in one line: the title of the document."""
 
     @abstractmethod
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self) -> Iterable[Block]:
         """What was found, as the blocks of a document, without the figures."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Answer(ABC):
     def folder_in(self, root: Path) -> Path:
         """Where the answer is written: a folder below `root`, or `root` itself."""
 
-    def plates(self) -> Sequence[Plate]:
+    def plates(self) -> Iterable[Plate]:
         """The figures that can be drawn; a figure that does not fit the answer is left out."""
         return ()
 
@@ -112,7 +112,7 @@ class Answer(ABC):
         """Draw the figures into the folder, and write the pages anew with them; say by name which figure
         failed, and why.
         """
-        pictures = draw_pictures(self.plates(), folder)
+        pictures = draw_pictures(tuple(self.plates()), folder)
         if pictures:
             document = self.document()
             write_files(folder, pages(Document(document.title, (*document.blocks, *pictures))))
@@ -133,7 +133,7 @@ class Answer(ABC):
         return cast("Axes", plates[name or next(iter(plates))].draw(ax))
 
     def _repr_html_(self) -> str:
-        return html.fragment(self.blocks(), self.question)
+        return html.fragment(tuple(self.blocks()), self.question)
 
 
 class ScenarioAnswer(Answer):

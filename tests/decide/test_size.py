@@ -10,7 +10,7 @@ import pytest
 from sim import InputError, RunOptions, load_scenario, simulate, size
 from sim.questions.prices import read_prices
 from sim.questions.size import Sizing
-from sim.questions.size.document import is_open
+from sim.questions.size.answer import is_open
 from sim.questions.size.promise import JOINT, MISSED, Judgement, Promise
 from sim.statistics.intervals import replication_interval
 from tests.cli.helpers import dryserve

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sim.errors import Fault, InputError
 from sim.jobs.options import RunOptions
 from sim.jobs.points import Outcome, Point, run_points
 from sim.questions.asked import read_base, seed_faults
-from sim.questions.compare import document
+from sim.questions.compare.answer import Comparison
 from sim.questions.compare.results import (
     STARVING_S,
-    Results,
     class_table,
     difference_table,
-    jain,
     values_of,
     whole_pairs,
 )
 from sim.questions.compare.variants import Variant, make_variants
 from sim.questions.sweep.cells import trace_faults
-from sim.report.answer import ScenarioAnswer, records
-from sim.report.document import Block, Plate
 from sim.scenario import Scenario
 from sim.scenario.slo import parse_slo
-from sim.statistics.intervals import replication_interval
-from sim.values import Json, plain_json
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 REPLICATIONS = 10
 MOST_VARIANTS = 50
@@ -49,63 +38,6 @@ COLUMNS = (
     "tpot_s",
 )
 """What is kept of each request, for the figures."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison(Results, ScenarioAnswer):
-    """The answer of a comparison: `Results`, and how they are shown, drawn and written.
-
-    Its folder holds `compare.json`, `differences.csv` (a row for each metric and variant) and, where requests
-    have classes, `classes.csv`.
-    """
-
-    kind = "compare"
-    root = "comparisons"
-
-    @property
-    def question(self) -> str:
-        """How many variants of what, and how often each was run."""
-        return document.question(self)
-
-    def blocks(self) -> Sequence[Block]:
-        """Differences, classes, what is shown, and what to know of it."""
-        return tuple(document.blocks(self))
-
-    def plates(self) -> Sequence[Plate]:
-        """The figures that fit."""
-        return tuple(document.plates(self))
-
-    def tables(self) -> Mapping[str, pd.DataFrame]:
-        """The differences, and the classes if there are any."""
-        return {"differences.csv": self.table} | ({"classes.csv": self.classes} if len(self.classes) else {})
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a run failed."""
-        return bool(self.failed)
-
-    def asked(self) -> dict[str, Json]:
-        """The seeds and every variant in full."""
-        variants = {variant.label: variant.scenario.dump_resolved() for variant in self.variants}
-        return {"seeds": list(self.seeds), "variants": variants}
-
-    def as_json(self) -> dict[str, Json]:
-        """The whole comparison but its single runs, as plain data."""
-        indices = {label: replication_interval(jain(run)) for label, run in self.labelled_runs}
-        return {
-            "reference": self.labels[0],
-            "variants": list(self.labels),
-            "seeds": list(self.seeds),
-            "comparisons": len(self.verdicts),
-            "nothing_shown": self.nothing_shown,
-            "differences": records(self.table),
-            "classes": records(self.classes),
-            "jain_index": {
-                label: plain_json({"estimate": found.estimate, "low": found.low, "high": found.high})
-                for label, found in indices.items()
-            },
-            "failed": dict(self.failed),
-        }
 
 
 def compare(

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from sim.errors import Fault, InputError, did_you_mean
 from sim.questions.sweep.axes import full_path
+from sim.questions.sweep.cells import words
 from sim.scenario import Scenario, load_scenario
 from sim.scenario.cluster import ClusterSection
 from sim.scenario.engine import EngineSection
@@ -170,6 +171,4 @@ def _with(base: Scenario, settings: Mapping[str, Data], where: str) -> Variant:
 
 
 def _words(value: Data) -> str:
-    from sim.questions.sweep.cells import words
-
     return "null" if value is None else words(value)

@@ -3,109 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sim.errors import Fault, InputError
 from sim.jobs.options import RunOptions
 from sim.jobs.points import run_points
 from sim.questions.asked import read_base
 from sim.questions.prices import Prices, read_prices
-from sim.questions.size import document
+from sim.questions.size.answer import Sizing
 from sim.questions.size.candidates import Candidate, make_candidates
 from sim.questions.size.load import load_faults, peak, run_length
 from sim.questions.size.promise import make_promise
-from sim.questions.size.results import Results
 from sim.questions.size.search import Capacity, Fleet, Rounds, find_capacity, find_fleet
 from sim.questions.sweep.axes import Values
-from sim.report.answer import ScenarioAnswer, records
-from sim.report.document import Block, Plate
 from sim.scenario import Scenario
-from sim.values import Json, plain_json
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 REPLICATIONS = 5
 MOST_REPLICATIONS = 10
 PRECISION = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Sizing(Results, ScenarioAnswer):
-    """The answer of a sizing: `Results`, and how they are shown, drawn and written.
-
-    Its folder holds `size.json`, `candidates.csv` (what each candidate sustains) and `fleets.csv` (those that
-    were simulated).
-    """
-
-    kind = "size"
-
-    @property
-    def question(self) -> str:
-        """How many GPUs for which rate, or which rate for them."""
-        return document.question(self)
-
-    def blocks(self) -> Sequence[Block]:
-        """What candidates sustain, the fleets, what binds, and what cannot be said."""
-        return tuple(document.blocks(self))
-
-    def plates(self) -> Sequence[Plate]:
-        """The figures that can be drawn; none where nothing was found."""
-        return tuple(document.plates(self))
-
-    def tables(self) -> Mapping[str, pd.DataFrame]:
-        """The candidates and the fleets."""
-        return {"candidates.csv": self.capacity_table, "fleets.csv": self.fleet_table}
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether nothing keeps the promise."""
-        return not self.has_answer
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Which GPUs have no price."""
-        return [f"{self.unpriced}: its cost is left out"] if self.unpriced else []
-
-    def asked(self) -> dict[str, Json]:
-        """Everything that was asked beside the scenario."""
-        prices = self.prices
-        return {
-            "rate_per_s": self.rate_per_s,
-            "num_gpus": self.num_gpus,
-            "promise": self.promise.words(),
-            "shares": dict(self.promise.shares),
-            "candidates": [candidate.label for candidate in self.candidates],
-            "prices": None if prices is None else dict(prices.per_gpu_hour),
-            "currency": None if prices is None else prices.currency,
-            "replications": self.replications,
-            "precision": self.precision,
-            "requests": self.length.requests,
-        }
-
-    def as_json(self) -> dict[str, Json]:
-        """The whole sizing as plain data."""
-
-        def label(number: int | None) -> Json:
-            return None if number is None else self.candidates[number].label
-
-        return {
-            **self.asked(),
-            "smallest": label(self.smallest),
-            "cheapest": label(self.cheapest),
-            "conclusions": list(document.conclusions(self)),
-            "capacities": records(self.capacity_table),
-            "fleets": records(self.fleet_table),
-            "arithmetic": {
-                self.candidates[n].label: plain_json(fleet.arithmetic) for n, fleet in self.fleets.items()
-            },
-            "binding": {
-                self.candidates[n].label: self.bound(n) for n, c in self.found.items() if c.error is None
-            },
-        }
 
 
 def size(

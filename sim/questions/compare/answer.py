@@ -1,11 +1,12 @@
-"""How a comparison is shown: differences by metric, a table by class, how far to trust them, and figures.
+"""The answer of a comparison: differences by metric, a table by class, how far to trust them, and figures.
 
 The figures: paired differences, latency CDFs (F1), preemption tax (F12), fairness (F16).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import isfinite
 
 import pandas as pd
@@ -22,12 +23,14 @@ from sim.questions.compare.results import (
     strict_level,
 )
 from sim.questions.sweep.measures import thin_percentiles
+from sim.report.answer import ScenarioAnswer, records
 from sim.report.cells import NONE, THIN, Row, number, plus_minus, rows_of, three_digits, value
 from sim.report.document import Block, Bullets, Paragraph, Plate, drawing, table_of_columns
 from sim.report.footnotes import error_lines, facts_line, note_lines, warm_up_words
 from sim.results.metrics import is_thin
 from sim.statistics.intervals import LEVEL, replication_interval
 from sim.statistics.paired import LEAST_DISTINCT, PairedDifferences, pairs_to_show
+from sim.values import Json, plain_json
 
 ACROSS = 3
 """Variants beside one another; more go below."""
@@ -37,33 +40,98 @@ MOST_LINES = 8
 LONG_LEGEND = 30
 
 
-def question(found: Results) -> str:
-    """How many variants of what, and how often each was run."""
-    return (
-        f"{found.base.name}: {len(found.variants)} variants, {len(found.seeds)} replications each, "
-        f"seeds from {found.seeds[0]}, the same arrivals and lengths for all"
-    )
+@dataclass(frozen=True, slots=True)
+class Comparison(Results, ScenarioAnswer):
+    """The answer of a comparison: `Results`, and how they are shown, drawn and written.
+
+    Its folder holds `compare.json`, `differences.csv` (a row for each metric and variant) and, where requests
+    have classes, `classes.csv`.
+    """
+
+    kind = "compare"
+    root = "comparisons"
+
+    @property
+    def question(self) -> str:
+        """How many variants of what, and how often each was run."""
+        return (
+            f"{self.base.name}: {len(self.variants)} variants, {len(self.seeds)} replications each, "
+            f"seeds from {self.seeds[0]}, the same arrivals and lengths for all"
+        )
+
+    def blocks(self) -> Iterator[Block]:
+        """Differences, classes, what is shown, and what to know of it."""
+        names = self.names
+        if list(names.values()) == self.labels:
+            yield Paragraph(f"reference: {self.labels[0]}")
+        else:
+            yield Bullets(tuple(f"{name}: {label}" for label, name in names.items()))
+            yield Paragraph("reference: A")
+        yield from _differences(self)
+        yield from _classes(self)
+        yield from map(Paragraph, _verdict(self))
+        if self.failed:
+            yield Bullets(tuple(f"failed: {label}: {error}" for label, error in self.failed))
+            yield Paragraph("seeds with a failed run are left out of all variants")
+        if self.summaries:
+            yield Bullets(tuple(_footnotes(self)))
+
+    def plates(self) -> Iterator[Plate]:
+        """The figures that fit."""
+        if "verdict" in self.table and len(self.labels) <= MOST_LINES:
+            if self.table["low"].notna().any() or EXACT in self.verdicts:
+                changes = self.table.assign(variant=self.table["variant"].map(_legends(self)))
+                shows = "By how much each variant moves each metric; hollow where no difference is shown."
+                yield Plate("differences", shows, drawing("paired_differences", changes))
+            requests = _requests(self)
+            slo = {} if self.base.slo is None else dict(self.base.slo.root)
+            for metric in ("ttft", "tpot", "e2e"):
+                shows = f"{metric.upper()} of the requests of all seeds, variant by variant."
+                yield Plate(f"{metric}_cdf", shows, drawing("latency_cdf", requests, metric=metric, slo=slo))
+            if len(self.classes):
+                yield Plate("fairness", "How each class of requests fares.", drawing("fairness", requests))
+            if any(table["num_preemptions"].any() for table in requests.values()):
+                draw = drawing("preemption_tax", requests, function="plot_preemptions_per_request")
+                yield Plate("preemptions_per_request", "How often requests were preempted.", draw)
+        taxes = _taxes(self)
+        if len(set(taxes["kv_tokens"])) > 1:
+            shows = "The share of tokens that were computed again, over the size of the KV cache."
+            yield Plate("preemption_tax", shows, drawing("preemption_tax", taxes))
+
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """The differences, and the classes if there are any."""
+        return {"differences.csv": self.table} | ({"classes.csv": self.classes} if len(self.classes) else {})
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a run failed."""
+        return bool(self.failed)
+
+    def asked(self) -> dict[str, Json]:
+        """The seeds and every variant in full."""
+        variants = {variant.label: variant.scenario.dump_resolved() for variant in self.variants}
+        return {"seeds": list(self.seeds), "variants": variants}
+
+    def as_json(self) -> dict[str, Json]:
+        """The whole comparison but its single runs, as plain data."""
+        indices = {label: replication_interval(jain(run)) for label, run in self.labelled_runs}
+        return {
+            "reference": self.labels[0],
+            "variants": list(self.labels),
+            "seeds": list(self.seeds),
+            "comparisons": len(self.verdicts),
+            "nothing_shown": self.nothing_shown,
+            "differences": records(self.table),
+            "classes": records(self.classes),
+            "jain_index": {
+                label: plain_json({"estimate": found.estimate, "low": found.low, "high": found.high})
+                for label, found in indices.items()
+            },
+            "failed": dict(self.failed),
+        }
 
 
-def blocks(found: Results) -> Iterator[Block]:
-    """Everything below the title."""
-    names = found.names
-    if list(names.values()) == found.labels:
-        yield Paragraph(f"reference: {found.labels[0]}")
-    else:
-        yield Bullets(tuple(f"{name}: {label}" for label, name in names.items()))
-        yield Paragraph("reference: A")
-    yield from _differences(found)
-    yield from _classes(found)
-    yield from map(Paragraph, _verdict(found))
-    if found.failed:
-        yield Bullets(tuple(f"failed: {label}: {error}" for label, error in found.failed))
-        yield Paragraph("seeds with a failed run are left out of all variants")
-    if found.summaries:
-        yield Bullets(tuple(_footnotes(found)))
-
-
-def _differences(found: Results) -> Iterator[Block]:
+def _differences(found: Comparison) -> Iterator[Block]:
     if not len(found.table):
         yield Paragraph("no run ended well: there is nothing to compare")
         return
@@ -106,7 +174,7 @@ def _percents(share: float) -> str:
     return f"{share:+.1%}" if abs(share) >= 0.0005 or share == 0.0 else f"{100.0 * share:+.1g}%"
 
 
-def _classes(found: Results) -> Iterator[Block]:
+def _classes(found: Comparison) -> Iterator[Block]:
     if not len(found.classes):
         return
     rows, names = rows_of(found.classes), found.names
@@ -143,7 +211,7 @@ def _is_thin(row: Row) -> bool:
     return is_thin(int(value(row, "requests")), 99.0)
 
 
-def _jain(found: Results) -> Iterator[str]:
+def _jain(found: Comparison) -> Iterator[str]:
     said, names = [], found.names
     first, is_exact = jain(found.pairs[0]), EXACT in found.verdicts
     for (label, run), pairs in zip(found.labelled_runs, found.pairs, strict=True):
@@ -156,7 +224,7 @@ def _jain(found: Results) -> Iterator[str]:
         yield f"Jain's index of the classes' speeds (1: all alike): {'; '.join(said)}"
 
 
-def _verdict(found: Results) -> Iterator[str]:
+def _verdict(found: Comparison) -> Iterator[str]:
     if not len(found.table):
         return
     verdicts = found.verdicts
@@ -192,37 +260,14 @@ def _verdict(found: Results) -> Iterator[str]:
         )
 
 
-def _footnotes(found: Results) -> Iterator[str]:
+def _footnotes(found: Comparison) -> Iterator[str]:
     seeds = f"{len(found.seeds)} seeds, paired | 95% intervals"
     yield facts_line(found.summaries, seeds, warm_up_words(found.base.warmup_s))
     yield from error_lines(found.summaries)
     yield from note_lines(found.summaries)
 
 
-def plates(found: Results) -> Iterator[Plate]:
-    """The figures that fit."""
-    if "verdict" in found.table and len(found.labels) <= MOST_LINES:
-        if found.table["low"].notna().any() or EXACT in found.verdicts:
-            changes = found.table.assign(variant=found.table["variant"].map(_legends(found)))
-            shows = "By how much each variant moves each metric; hollow where no difference is shown."
-            yield Plate("differences", shows, drawing("paired_differences", changes))
-        requests = _requests(found)
-        slo = {} if found.base.slo is None else dict(found.base.slo.root)
-        for metric in ("ttft", "tpot", "e2e"):
-            shows = f"{metric.upper()} of the requests of all seeds, variant by variant."
-            yield Plate(f"{metric}_cdf", shows, drawing("latency_cdf", requests, metric=metric, slo=slo))
-        if len(found.classes):
-            yield Plate("fairness", "How each class of requests fares.", drawing("fairness", requests))
-        if any(table["num_preemptions"].any() for table in requests.values()):
-            draw = drawing("preemption_tax", requests, function="plot_preemptions_per_request")
-            yield Plate("preemptions_per_request", "How often requests were preempted.", draw)
-    taxes = _taxes(found)
-    if len(set(taxes["kv_tokens"])) > 1:
-        shows = "The share of tokens that were computed again, over the size of the KV cache."
-        yield Plate("preemption_tax", shows, drawing("preemption_tax", taxes))
-
-
-def _requests(found: Results) -> dict[str, pd.DataFrame]:
+def _requests(found: Comparison) -> dict[str, pd.DataFrame]:
     """The requests of all seeds of each variant."""
     legends = _legends(found)
     return {
@@ -234,7 +279,7 @@ def _requests(found: Results) -> dict[str, pd.DataFrame]:
     }
 
 
-def _legends(found: Results) -> dict[str, str]:
+def _legends(found: Comparison) -> dict[str, str]:
     """Labels short enough for a legend: long ones are cut, and end in their letter of the tables."""
     return {
         label: label if len(label) <= LONG_LEGEND else f"{label[: LONG_LEGEND - 4]}… ({name})"
@@ -242,7 +287,7 @@ def _legends(found: Results) -> dict[str, str]:
     }
 
 
-def _taxes(found: Results) -> pd.DataFrame:
+def _taxes(found: Comparison) -> pd.DataFrame:
     """The recomputed share of each variant over its KV capacity; one line for each policy of victims."""
     rows = []
     for variant, run in zip(found.variants, found.runs, strict=True):

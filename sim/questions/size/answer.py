@@ -1,11 +1,12 @@
-"""How a sizing is shown: what each candidate sustains, the fleets, what binds, and what cannot be said.
+"""The answer of a sizing: what each candidate sustains, the fleets, what binds, and what cannot be said.
 
 The figures: attainment over fleet size, and what an hour's money buys (F6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, isfinite
 
 import pandas as pd
@@ -15,10 +16,12 @@ from sim.questions.size.load import has_curve, unit, warms_up
 from sim.questions.size.promise import BROKEN, CLOSE, MET, NO_DATA, Judgement, Promise
 from sim.questions.size.results import ANSWER, CLOSE_WORDS, Results
 from sim.questions.sweep.cells import words
+from sim.report.answer import ScenarioAnswer, records
 from sim.report.cells import NONE, Row, number, rows_of, share, value
 from sim.report.document import Block, Bullets, Paragraph, Plate, drawing, table_of_columns
 from sim.report.footnotes import error_lines, facts_line, note_lines, warm_up_words
 from sim.statistics.proportions import trials_to_show, wilson_interval
+from sim.values import Json, plain_json
 
 HOW_TO_PRICE = (
     "no prices given, so no cost: --prices FILE (.toml or .yaml with a table per_gpu_hour), "
@@ -28,29 +31,102 @@ MOST_LINES = 8
 """A figure of more candidates is left out."""
 
 
-def question(sizing: Results) -> str:
-    """How many GPUs for which rate, or which rate for them."""
-    what = unit(sizing.base)
-    if sizing.rate_per_s is not None:
-        asked = f"GPUs for {sizing.rate_per_s:g} {what}"
-    elif sizing.num_gpus is not None:
-        asked = f"{what} that {sizing.num_gpus} GPUs sustain"
-    else:
-        asked = f"{what} that one replica sustains"
-    return f"{sizing.base.name}: {asked}"
+@dataclass(frozen=True, slots=True)
+class Sizing(Results, ScenarioAnswer):
+    """The answer of a sizing: `Results`, and how they are shown, drawn and written.
 
+    Its folder holds `size.json`, `candidates.csv` (what each candidate sustains) and `fleets.csv` (those that
+    were simulated).
+    """
 
-def blocks(sizing: Results) -> Iterator[Block]:
-    """Everything below the title."""
-    yield Paragraph(f"promise: {sizing.promise.words()}")
-    yield from _capacities(sizing)
-    if sizing.rate_per_s is not None:
-        yield from _fleets(sizing)
-    chosen = sizing.by_label(sizing.answers or sizing.found)
-    bound = {n: sizing.bound(n) for n, _ in chosen if sizing.found[n].error is None}
-    yield from _bullets((sizing.candidates[n].label, told) for n, told in bound.items())
-    yield from map(Paragraph, conclusions(sizing))
-    yield Bullets(tuple(_footnotes(sizing)))
+    kind = "size"
+
+    @property
+    def question(self) -> str:
+        """How many GPUs for which rate, or which rate for them."""
+        what = unit(self.base)
+        if self.rate_per_s is not None:
+            asked = f"GPUs for {self.rate_per_s:g} {what}"
+        elif self.num_gpus is not None:
+            asked = f"{what} that {self.num_gpus} GPUs sustain"
+        else:
+            asked = f"{what} that one replica sustains"
+        return f"{self.base.name}: {asked}"
+
+    def blocks(self) -> Iterator[Block]:
+        """What candidates sustain, the fleets, what binds, and what cannot be said."""
+        yield Paragraph(f"promise: {self.promise.words()}")
+        yield from _capacities(self)
+        if self.rate_per_s is not None:
+            yield from _fleets(self)
+        chosen = self.by_label(self.answers or self.found)
+        bound = {n: self.bound(n) for n, _ in chosen if self.found[n].error is None}
+        yield from _bullets((self.candidates[n].label, told) for n, told in bound.items())
+        yield from map(Paragraph, conclusions(self))
+        yield Bullets(tuple(_footnotes(self)))
+
+    def plates(self) -> Iterator[Plate]:
+        """The figures that can be drawn; none where nothing was found."""
+        fleets, held = self.fleet_table, self.capacity_table
+        if len(fleets) and fleets["candidate"].nunique() <= MOST_LINES:
+            wanted = min(self.promise.shares.values())
+            shows = "The share of requests that keep the promise, fleet by fleet."
+            yield Plate("attainment_fleet", shows, drawing("fleet_attainment", fleets, target=wanted))
+        if self.prices is not None and held["per_million_output"].notna().any():
+            shows = "The rate that an hour's money buys."
+            draw = drawing("capacity_cost", _priced(held), currency=self.prices.currency)
+            yield Plate("capacity_cost", shows, draw)
+
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """The candidates and the fleets."""
+        return {"candidates.csv": self.capacity_table, "fleets.csv": self.fleet_table}
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing keeps the promise."""
+        return not self.has_answer
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Which GPUs have no price."""
+        return [f"{self.unpriced}: its cost is left out"] if self.unpriced else []
+
+    def asked(self) -> dict[str, Json]:
+        """Everything that was asked beside the scenario."""
+        prices = self.prices
+        return {
+            "rate_per_s": self.rate_per_s,
+            "num_gpus": self.num_gpus,
+            "promise": self.promise.words(),
+            "shares": dict(self.promise.shares),
+            "candidates": [candidate.label for candidate in self.candidates],
+            "prices": None if prices is None else dict(prices.per_gpu_hour),
+            "currency": None if prices is None else prices.currency,
+            "replications": self.replications,
+            "precision": self.precision,
+            "requests": self.length.requests,
+        }
+
+    def as_json(self) -> dict[str, Json]:
+        """The whole sizing as plain data."""
+
+        def label(number: int | None) -> Json:
+            return None if number is None else self.candidates[number].label
+
+        return {
+            **self.asked(),
+            "smallest": label(self.smallest),
+            "cheapest": label(self.cheapest),
+            "conclusions": list(conclusions(self)),
+            "capacities": records(self.capacity_table),
+            "fleets": records(self.fleet_table),
+            "arithmetic": {
+                self.candidates[n].label: plain_json(fleet.arithmetic) for n, fleet in self.fleets.items()
+            },
+            "binding": {
+                self.candidates[n].label: self.bound(n) for n, c in self.found.items() if c.error is None
+            },
+        }
 
 
 def _bullets(told: Iterable[tuple[str, str]]) -> Iterator[Block]:
@@ -60,7 +136,7 @@ def _bullets(told: Iterable[tuple[str, str]]) -> Iterator[Block]:
         yield Bullets(items)
 
 
-def _capacities(sizing: Results) -> Iterator[Block]:
+def _capacities(sizing: Sizing) -> Iterator[Block]:
     whole = f"{sizing.num_gpus} GPUs" if sizing.num_gpus is not None else "One replica"
     yield Paragraph(f"{whole} at the highest rate that keeps it:")
     table = sizing.capacity_table
@@ -74,7 +150,7 @@ def _capacities(sizing: Results) -> Iterator[Block]:
         yield Bullets(tuple(f"cannot run: {row['candidate']}: {row['error']}" for row in unable))
 
 
-def _capacity_columns(sizing: Results, rows: Sequence[Row]) -> dict[str, list[str]]:
+def _capacity_columns(sizing: Sizing, rows: Sequence[Row]) -> dict[str, list[str]]:
     columns = _setting_columns(sizing, rows)
     if sizing.num_gpus is not None:
         columns["replicas"] = [number(row, "replicas", ".0f") for row in rows]
@@ -115,7 +191,7 @@ def _is_close(row: Row) -> bool:
     return str(row.get("breaks")).endswith(CLOSE_WORDS)
 
 
-def _fleets(sizing: Results) -> Iterator[Block]:
+def _fleets(sizing: Sizing) -> Iterator[Block]:
     yield Paragraph(
         f"Fleets at {sizing.rate_per_s:g} {unit(sizing.base)}, each simulated whole behind one router:"
     )
@@ -142,7 +218,7 @@ def _fleets(sizing: Results) -> Iterator[Block]:
     yield from _bullets(_confirmations(sizing))
 
 
-def _mark(sizing: Results, row: Row) -> str:
+def _mark(sizing: Sizing, row: Row) -> str:
     if row["role"] != ANSWER:
         return f"fails: {row['fails']}" if row["fails"] else ""
     labels = (("smallest", sizing.smallest), ("cheapest", sizing.cheapest))
@@ -150,7 +226,7 @@ def _mark(sizing: Results, row: Row) -> str:
     return f"<- {' and '.join(said)}" if said else ""
 
 
-def _confirmations(sizing: Results) -> Iterator[tuple[str, str]]:
+def _confirmations(sizing: Sizing) -> Iterator[tuple[str, str]]:
     """Where the runs of whole fleets and the capacity of one replica disagree, by candidate."""
     for at, fleet in sizing.by_label(sizing.fleets):
         label, said = sizing.candidates[at].label, f"the capacity of one replica says {fleet.arithmetic}"
@@ -167,7 +243,7 @@ def _confirmations(sizing: Results) -> Iterator[tuple[str, str]]:
             yield label, f"{said}; {fleet.replicas} together behind the router keep it too"
 
 
-def _setting_columns(sizing: Results, rows: Sequence[Row]) -> dict[str, list[str]]:
+def _setting_columns(sizing: Sizing, rows: Sequence[Row]) -> dict[str, list[str]]:
     names = {GPU: "GPU", TENSOR: "TP"}
     return {
         names.get(path, path.rpartition(".")[2]): [words(row[path]) for row in rows]
@@ -186,7 +262,7 @@ def _judged_columns(rows: Sequence[Row]) -> dict[str, list[str]]:
     }
 
 
-def _footnotes(sizing: Results) -> Iterator[str]:
+def _footnotes(sizing: Sizing) -> Iterator[str]:
     if sizing.prices is None:
         yield HOW_TO_PRICE
     else:
@@ -212,12 +288,12 @@ def _footnotes(sizing: Results) -> Iterator[str]:
     yield from note_lines(summaries, _left_to_chance(sizing, judged))
 
 
-def _warm_up(sizing: Results) -> str:
+def _warm_up(sizing: Sizing) -> str:
     is_cut = not sizing.base.warmup_s and warms_up(sizing.base)
     return "first tenth removed as warm-up" if is_cut else warm_up_words(sizing.base.warmup_s)
 
 
-def _left_to_chance(sizing: Results, judged: Sequence[Judgement]) -> Iterator[str]:
+def _left_to_chance(sizing: Sizing, judged: Sequence[Judgement]) -> Iterator[str]:
     several = [each for each in judged if each.seeds > 1]
     if sizing.replications == 1:
         yield "one seed gives no interval over seeds: how much is left to chance is not known"
@@ -225,7 +301,7 @@ def _left_to_chance(sizing: Results, judged: Sequence[Judgement]) -> Iterator[st
         yield "all seeds gave the same, so there are no intervals: nothing here is left to chance"
 
 
-def conclusions(sizing: Results) -> Iterator[str]:
+def conclusions(sizing: Sizing) -> Iterator[str]:
     """Sentences about candidates without an answer; a no only where runs show it.
 
     That there is no rate or no fleet, or that too little was run to say.
@@ -266,12 +342,12 @@ def is_open(judged: Judgement, promise: Promise) -> bool:
     )
 
 
-def _without_result(sizing: Results) -> bool:
+def _without_result(sizing: Sizing) -> bool:
     """Whether some fleet had to be given up because a run told nothing."""
     return any(each.verdict in (BROKEN, NO_DATA) for f in sizing.fleets.values() for each in f.tried.values())
 
 
-def _too_close(sizing: Results, what: str, judged: Judgement) -> str:
+def _too_close(sizing: Sizing, what: str, judged: Judgement) -> str:
     """Why nothing can be said, and how many requests or seeds it takes."""
     wanted = max(sizing.promise.shares[name] for name in judged.failing)
     needed, size = trials_to_show(wanted), _judged_requests(judged)
@@ -301,19 +377,6 @@ def _judged_requests(judged: Judgement) -> int:
 def _rounded_up(count: float) -> int:
     """To the next ten."""
     return 10 * ceil(count / 10.0)
-
-
-def plates(sizing: Results) -> Iterator[Plate]:
-    """The figures that can be drawn; none where nothing was found."""
-    fleets, held = sizing.fleet_table, sizing.capacity_table
-    if len(fleets) and fleets["candidate"].nunique() <= MOST_LINES:
-        wanted = min(sizing.promise.shares.values())
-        shows = "The share of requests that keep the promise, fleet by fleet."
-        yield Plate("attainment_fleet", shows, drawing("fleet_attainment", fleets, target=wanted))
-    if sizing.prices is not None and held["per_million_output"].notna().any():
-        shows = "The rate that an hour's money buys."
-        draw = drawing("capacity_cost", _priced(held), currency=sizing.prices.currency)
-        yield Plate("capacity_cost", shows, draw)
 
 
 def _priced(held: pd.DataFrame) -> pd.DataFrame:
