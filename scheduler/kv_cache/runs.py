@@ -26,7 +26,7 @@ from scheduler.tokens import BlockKeys
 
 
 class RunWatcher(Protocol):
-    """Somebody who brings the `num_cached_blocks` of holders up to date only when it matters."""
+    """Who brings the `num_cached_blocks` of requests up to date only when it matters (the cohort)."""
 
     def catch_up(self, holder: Request) -> None:
         """Others look at this request's blocks: its `num_cached_blocks` must be right now."""
@@ -207,7 +207,8 @@ class RunPool:
     def claim(self, run: BlockRun, key: int) -> bool:
         """Let an open run without keys hold `key` and the keys after it, without a further call for each.
 
-        False if the chain has `key` or a later one already: then see `enter_singly`.
+        Whoever held the chain's end so far gives it up. False if the chain has `key` or a later one already:
+        then the block must be entered by `enter_singly`.
         """
         chain = key >> ROOM_BITS
         runs = self._chains.get(chain)
@@ -269,8 +270,8 @@ class RunPool:
         return end
 
     def _close_open_run(self, run: BlockRun) -> None:
-        """Somebody else computes the text of an open run: what is entered of it stays, the rest is entered by
-        calls.
+        """Somebody else computes the text of an open run: what it has entered so far stays in the chain, and
+        it gives up the keys behind that.
         """
         holder = run.holder
         assert holder is not None
@@ -290,11 +291,13 @@ class RunPool:
         if run.holder is not None:
             return self._cut_own(run, count)
         if count < len(run.blocks):
-            self._cut_listed(run, count)
+            self._cut_off_rest(run, count)
         return run
 
-    def _cut_listed(self, run: BlockRun, count: int) -> BlockRun:
-        """The rest of a shared or free run, with its holders or its place in the queue."""
+    def _cut_off_rest(self, run: BlockRun, count: int) -> BlockRun:
+        """Cut a shared or free run behind its first `count` blocks; returns the rest, with the same holders
+        or in the same place of the queue.
+        """
         rest = BlockRun(None, 0, run.blocks[count:])
         rest.num_keyed = run.num_keyed - count
         if rest.num_keyed:
@@ -313,7 +316,7 @@ class RunPool:
         return rest
 
     def _cut_own(self, run: BlockRun, count: int) -> BlockRun:
-        """The first part of an own run, as a run that its holder shares with nobody as yet."""
+        """Cut an own run behind its first `count` blocks; returns these as a run of one sharer."""
         holder, first_key, start = run.holder, run.first_key, run.start
         assert holder is not None
         assert first_key is not None
@@ -364,7 +367,7 @@ class RunPool:
             if block in blocks:
                 place = blocks.index(block)
                 front = self._cut(run, place + 1)
-                self._uncache(self._cut_listed(front, place) if place else front)
+                self._uncache(self._cut_off_rest(front, place) if place else front)
                 return
 
     def forget_all(self) -> None:

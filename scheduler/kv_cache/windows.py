@@ -174,7 +174,7 @@ class MambaManager(SlidingManager):
         return 2
 
     def most_blocks(self, num_batched_tokens: int, max_model_len: int) -> int:
-        """See `GroupManager`; not known to be capped."""
+        """Not known to be capped."""
         return NEVER
 
 
