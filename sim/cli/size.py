@@ -48,7 +48,7 @@ def size(
     requests: Annotated[
         int | None, typer.Option(help="Requests of each run; default: those of a minute, at least 500.")
     ] = None,
-    replications: Annotated[int, typer.Option(help="Seeds that decide a rate.")] = 5,
+    replications: Annotated[int | None, typer.Option(help="Seeds that decide a rate; default 5.")] = None,
     precision: Annotated[
         str | None,
         typer.Option(help="How near the rates that hold and do not hold must come; default 5%."),

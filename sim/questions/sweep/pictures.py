@@ -57,9 +57,11 @@ def plates(sweep: Results) -> Iterator[Plate]:
             shows = f"{metric.upper()} over the throughput that goes with it, load by load."
             yield Plate(f"{metric}_throughput", shows, draw)
     if len(sweep.paths) == 2 and sweep.targets and table[list(sweep.paths)].nunique().min() > 1:
-        yield Plate(
-            "slo_heatmap", "Share of requests within the SLO, cell by cell.", partial(_heatmap, table, sweep)
-        )
+        x, y = sweep.paths[::-1]
+        best = sweep.best
+        boxed = None if best is None or best.row is None else (best.setting[x], best.setting[y])
+        draw = drawing("slo_heatmap", table, x, y, best=boxed)
+        yield Plate("slo_heatmap", "Share of requests within the SLO, cell by cell.", draw)
     if sweep.prices is not None and len(sweep.capacities) > 1:
         costs = capacity_costs(sweep.summary, sweep.capacities)
         draw = drawing("capacity_cost", costs, currency=sweep.prices.currency)
@@ -156,12 +158,3 @@ def _whole(where: Axes | Figure | None) -> Figure | None:
     if isinstance(where, Axes):
         raise ValueError("this figure has several panels: give no Axes")
     return where
-
-
-def _heatmap(table: pd.DataFrame, sweep: Results, ax: Axes | Figure | None = None) -> Axes:
-    from sim.figures.slo_heatmap import plot_slo_heatmap
-
-    x, y = sweep.paths[::-1]
-    best = sweep.best
-    boxed = None if best is None or best.row is None else (best.setting[x], best.setting[y])
-    return plot_slo_heatmap(table, x, y, ax, best=boxed)
