@@ -2,9 +2,10 @@
 
 `axes` reads what varies, `cells` makes the scenarios and finds every mistake, `runs` has them simulated,
 `tables` turns results into rows, `findings` says which is best and up to which rate promises are kept,
-`document` words it and `pictures` draws it.
+`answer` shows it, with the figures of `pictures`.
 """
 
-from sim.questions.sweep.sweep import Sweep, sweep
+from sim.questions.sweep.answer import Sweep
+from sim.questions.sweep.sweep import sweep
 
 __all__ = ["Sweep", "sweep"]

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from sim.errors import Fault, InputError
 from sim.jobs.options import RunOptions
 from sim.jobs.points import Point, run_points
 from sim.questions.asked import read_base, seed_faults
 from sim.questions.prices import Prices, read_prices
-from sim.questions.sweep import document, pictures
+from sim.questions.sweep.answer import Sweep
 from sim.questions.sweep.axes import CONCURRENCY, RATE, Values, make_axes
 from sim.questions.sweep.cells import MOST_RUNS, Cell, make_cells
 from sim.questions.sweep.findings import (
-    Capacity,
     best_capacity,
     best_cell,
     capacities,
     latency_column,
     verdicts,
 )
-from sim.questions.sweep.results import Results
 from sim.questions.sweep.runs import (
     WARM_UP_COLUMNS,
     Precision,
@@ -35,119 +32,11 @@ from sim.questions.sweep.runs import (
     without_warm_up,
 )
 from sim.questions.sweep.tables import add_costs, cell_table, replication_table
-from sim.report.answer import ScenarioAnswer, records
-from sim.report.document import Block, Plate
 from sim.scenario import Scenario, SloTarget
 from sim.statistics.precision import FIRST_STAGE
-from sim.values import Json, plain_json
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from sim.statistics.intervals import Interval
 
 REPLICATIONS = 5
 MOST_REPLICATIONS = 200
-_PROVENANCE = ("mirrors", "dryserve_version", "calibration_id", "error_band", "loop", "warmup_s", "horizon_s")
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep(Results, ScenarioAnswer):
-    """The answer of a sweep: `Results`, and how they are shown, drawn and written.
-
-    Its folder holds `sweep.json` (what varied, the answer, provenance), `points.csv` (one row a cell, with
-    intervals) and `replications.csv` (one row a run).
-    """
-
-    kind = "sweep"
-
-    @property
-    def question(self) -> str:
-        """How many points of what, and how often each was run."""
-        return document.question(self)
-
-    def blocks(self) -> list[Block]:
-        """The cells, up to which rate promises hold, which cell is best, and what to know of it."""
-        return list(document.blocks(self))
-
-    def plates(self) -> list[Plate]:
-        """The figures that fit the axes."""
-        return list(pictures.plates(self))
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """The cells and the runs."""
-        return {"points.csv": self.summary, "replications.csv": self.table}
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether some run failed."""
-        return bool(self.failed)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """A GPU without a price."""
-        return (f"{self.unpriced}: its cost is left out",) if self.unpriced else ()
-
-    def asked(self) -> dict[str, Json]:
-        """What varied, under which seeds, and the prices."""
-        asked = self._varied()
-        if self.prices is not None:
-            asked |= {"prices": dict(self.prices.per_gpu_hour), "currency": self.prices.currency}
-        return asked
-
-    def _varied(self) -> dict[str, Json]:
-        """The fields that varied, their values cell by cell, and the seeds."""
-        return {
-            "paths": list(self.paths),
-            "cells": [plain_json(cell.setting) for cell in self.cells],
-            "seeds": list(self.seeds),
-            "two_stages": self.runs.first_stage is not None,
-        }
-
-    def as_json(self) -> dict[str, Json]:
-        """The whole sweep but its single runs, as plain data."""
-        facts = next(iter(self.summaries), {})
-        return {
-            **self._varied(),
-            "slo": {
-                key: {"metric": t.metric, "limit_s": t.limit_s, "percentile": t.percentile}
-                for key, t in self.targets.items()
-            },
-            "capacities": [_capacity_json(found) for found in self.capacities],
-            "best": self._best_json(),
-            "notes": list(self.notes),
-            "prices": None if self.prices is None else dict(self.prices.per_gpu_hour),
-            "unreached": {str(cell): told for cell, told in self.runs.unreached.items()},
-            "points": records(self.summary),
-            "provenance": {key: facts.get(key) for key in _PROVENANCE},
-        }
-
-    def _best_json(self) -> Json:
-        best = self.best
-        if best is None:
-            return None
-        return {
-            "cell": best.row,
-            "setting": plain_json(best.setting),
-            "by": best.measure,
-            "as_good": best.equals,
-            "of": best.of,
-            "vllm_flags": self.flags,
-        }
-
-
-def _capacity_json(found: Capacity) -> dict[str, Json]:
-    def ends(interval: Interval) -> Json:
-        return plain_json({"estimate": interval.estimate, "low": interval.low, "high": interval.high})
-
-    return {
-        "label": found.label,
-        "rate_per_s": ends(found.joint),
-        "by_target": {key: ends(one) for key, one in found.by_target.items()},
-        "at_least": found.at_least,
-        "not_kept_at": found.below,
-        "first_to_break": found.first_to_break,
-    }
 
 
 def sweep(

@@ -1,53 +1,150 @@
-"""What a sweep says: its cells as a table, the answer in sentences, and what to know of both."""
+"""The answer of a sweep: its cells as a table, what they come to in sentences, and what to know of both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from sim.questions.sweep import pictures
 from sim.questions.sweep.cells import label, labels, words
 from sim.questions.sweep.findings import MISSED, NO_SLO, Capacity, at_capacity
 from sim.questions.sweep.measures import number as number_of
 from sim.questions.sweep.results import Results
 from sim.questions.sweep.tables import PER_HOUR, PER_MILLION
+from sim.report.answer import ScenarioAnswer, records
 from sim.report.cells import THIN, Row, duration, number, plus_minus, rows_of, share, value
-from sim.report.document import Block, Bullets, Paragraph, Preformatted, table_of_columns
+from sim.report.document import Block, Bullets, Paragraph, Plate, Preformatted, table_of_columns
 from sim.report.footnotes import error_lines, facts_line, note_lines
+from sim.values import Json, plain_json
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sim.statistics.intervals import Interval
 
 MOST_ROWS, MOST_FAULTS = 60, 10
 MUCH = 0.1
 """A run that spends more than this share after its last arrival says too little about its rate."""
 
-
-def question(sweep: Results) -> str:
-    """How many points of what, and how often each was run."""
-    size = " x ".join(f"{sweep.summary[path].nunique()} {_short(path)}" for path in sweep.paths)
-    counts = sweep.summary["replications"]
-    each = f"{counts.max()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
-    seeds = f"seeds from {sweep.base.seed}" if len(sweep.table) else "no seeds"
-    points = "1 point" if len(sweep.cells) == 1 else f"{len(sweep.cells)} points"
-    replications = f"{each} replication{'' if each == '1' else 's'} each"
-    return f"{sweep.base.name}: {points}{f' ({size})' if size else ''}, {replications}, {seeds}"
+_PROVENANCE = ("mirrors", "dryserve_version", "calibration_id", "error_band", "loop", "warmup_s", "horizon_s")
 
 
-def blocks(sweep: Results) -> Iterator[Block]:
-    """Everything below the title."""
-    if sweep.targets:
-        targets = ", ".join(f"{key} <= {duration(t.limit_s)}" for key, t in sweep.targets.items())
-        yield Paragraph(f"SLO {targets}")
-    yield from _table(sweep)
-    yield from _capacities(sweep)
-    yield from _best(sweep)
-    yield from _failures(sweep)
-    if sweep.summaries:
-        yield Bullets(tuple(_footnotes(sweep)))
+@dataclass(frozen=True, slots=True)
+class Sweep(Results, ScenarioAnswer):
+    """The answer of a sweep: `Results`, and how they are shown, drawn and written.
+
+    Its folder holds `sweep.json` (what varied, the answer, provenance), `points.csv` (one row a cell, with
+    intervals) and `replications.csv` (one row a run).
+    """
+
+    kind = "sweep"
+
+    @property
+    def question(self) -> str:
+        """How many points of what, and how often each was run."""
+        size = " x ".join(f"{self.summary[path].nunique()} {_short(path)}" for path in self.paths)
+        counts = self.summary["replications"]
+        each = f"{counts.max()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+        seeds = f"seeds from {self.base.seed}" if len(self.table) else "no seeds"
+        points = "1 point" if len(self.cells) == 1 else f"{len(self.cells)} points"
+        replications = f"{each} replication{'' if each == '1' else 's'} each"
+        return f"{self.base.name}: {points}{f' ({size})' if size else ''}, {replications}, {seeds}"
+
+    def blocks(self) -> Iterator[Block]:
+        """The cells, up to which rate promises hold, which cell is best, and what to know of it."""
+        if self.targets:
+            targets = ", ".join(f"{key} <= {duration(t.limit_s)}" for key, t in self.targets.items())
+            yield Paragraph(f"SLO {targets}")
+        yield from _table(self)
+        yield from _capacities(self)
+        yield from _best(self)
+        yield from _failures(self)
+        if self.summaries:
+            yield Bullets(tuple(_footnotes(self)))
+
+    def plates(self) -> Iterator[Plate]:
+        """The figures that fit the axes."""
+        return pictures.plates(self)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The cells and the runs."""
+        return {"points.csv": self.summary, "replications.csv": self.table}
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether some run failed."""
+        return bool(self.failed)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A GPU without a price."""
+        return (f"{self.unpriced}: its cost is left out",) if self.unpriced else ()
+
+    def asked(self) -> dict[str, Json]:
+        """What varied, under which seeds, and the prices."""
+        asked = self._varied()
+        if self.prices is not None:
+            asked |= {"prices": dict(self.prices.per_gpu_hour), "currency": self.prices.currency}
+        return asked
+
+    def _varied(self) -> dict[str, Json]:
+        """The fields that varied, their values cell by cell, and the seeds."""
+        return {
+            "paths": list(self.paths),
+            "cells": [plain_json(cell.setting) for cell in self.cells],
+            "seeds": list(self.seeds),
+            "two_stages": self.runs.first_stage is not None,
+        }
+
+    def as_json(self) -> dict[str, Json]:
+        """The whole sweep but its single runs, as plain data."""
+        facts = next(iter(self.summaries), {})
+        return {
+            **self._varied(),
+            "slo": {
+                key: {"metric": t.metric, "limit_s": t.limit_s, "percentile": t.percentile}
+                for key, t in self.targets.items()
+            },
+            "capacities": [_capacity_json(found) for found in self.capacities],
+            "best": self._best_json(),
+            "notes": list(self.notes),
+            "prices": None if self.prices is None else dict(self.prices.per_gpu_hour),
+            "unreached": {str(cell): told for cell, told in self.runs.unreached.items()},
+            "points": records(self.summary),
+            "provenance": {key: facts.get(key) for key in _PROVENANCE},
+        }
+
+    def _best_json(self) -> Json:
+        best = self.best
+        if best is None:
+            return None
+        return {
+            "cell": best.row,
+            "setting": plain_json(best.setting),
+            "by": best.measure,
+            "as_good": best.equals,
+            "of": best.of,
+            "vllm_flags": self.flags,
+        }
 
 
-def _table(sweep: Results) -> Iterator[Block]:
+def _capacity_json(found: Capacity) -> dict[str, Json]:
+    def ends(interval: Interval) -> Json:
+        return plain_json({"estimate": interval.estimate, "low": interval.low, "high": interval.high})
+
+    return {
+        "label": found.label,
+        "rate_per_s": ends(found.joint),
+        "by_target": {key: ends(one) for key, one in found.by_target.items()},
+        "at_least": found.at_least,
+        "not_kept_at": found.below,
+        "first_to_break": found.first_to_break,
+    }
+
+
+def _table(sweep: Sweep) -> Iterator[Block]:
     """One row a cell: its values, then its numbers."""
     shown = rows_of(sweep.summary[: MOST_ROWS if len(sweep.summary) > MOST_ROWS else None])
     settings = [(_short(path), [words(row[path]) for row in shown]) for path in sweep.paths]
@@ -59,7 +156,7 @@ def _table(sweep: Results) -> Iterator[Block]:
         yield Paragraph(f"{THIN} fewer than 10 samples above in some replication")
 
 
-def _columns(sweep: Results, shown: list[Row]) -> Iterator[tuple[str, list[str]]]:
+def _columns(sweep: Sweep, shown: list[Row]) -> Iterator[tuple[str, list[str]]]:
     if sweep.targets:
         yield "attainment (95% CI)", [share(row, "slo_attainment") for row in shown]
         yield "goodput/s", [plus_minus(row, "request_goodput") for row in shown]
@@ -80,7 +177,7 @@ def _columns(sweep: Results, shown: list[Row]) -> Iterator[tuple[str, list[str]]
         yield "SLO", [f"{row['verdict']}{mark}" for row, mark in zip(shown, marks, strict=True)]
 
 
-def _capacities(sweep: Results) -> Iterator[Block]:
+def _capacities(sweep: Sweep) -> Iterator[Block]:
     said = [_capacity(found) + _money(sweep, found) for found in sweep.capacities]
     if len(said) == 1 and not sweep.capacities[0].label:
         yield Paragraph(said[0][0].upper() + said[0][1:])
@@ -103,7 +200,7 @@ def _capacity(found: Capacity) -> str:
     return f"every target is met up to {_with_ends(found.joint)} req/s{between}{alone}{low}"
 
 
-def _money(sweep: Results, found: Capacity) -> str:
+def _money(sweep: Sweep, found: Capacity) -> str:
     """What the highest rate within the targets costs; nothing without prices."""
     if sweep.prices is None:
         return ""
@@ -114,7 +211,7 @@ def _money(sweep: Results, found: Capacity) -> str:
     return f"; at {rate:g} req/s {per_million:.3g} {currency} for 1M output tokens, {hourly:.3g} {currency}/h"
 
 
-def _best(sweep: Results) -> Iterator[Block]:
+def _best(sweep: Sweep) -> Iterator[Block]:
     best = sweep.best
     if best is None:
         return
@@ -136,7 +233,7 @@ def _best(sweep: Results) -> Iterator[Block]:
         yield Preformatted(f"  vllm serve {sweep.base.model} {sweep.flags}")
 
 
-def _failures(sweep: Results) -> Iterator[Block]:
+def _failures(sweep: Sweep) -> Iterator[Block]:
     failed = sweep.failed
     if failed:
         yield Paragraph(f"{len(failed)} of {len(sweep.cells)} points failed:")
@@ -151,7 +248,7 @@ def _failures(sweep: Results) -> Iterator[Block]:
         yield Bullets(tuple(unreached))
 
 
-def _footnotes(sweep: Results) -> Iterator[str]:
+def _footnotes(sweep: Sweep) -> Iterator[str]:
     count = len(sweep.seeds)
     intervals = "95% intervals over replications" if count > 1 else "one seed: no intervals"
     yield facts_line(sweep.summaries, f"{count} seeds, {intervals}")
@@ -163,7 +260,7 @@ def _footnotes(sweep: Results) -> Iterator[str]:
     yield from note_lines(sweep.summaries, [*sweep.notes, *_draining(sweep), *_no_chance(sweep)])
 
 
-def _draining(sweep: Results) -> Iterator[str]:
+def _draining(sweep: Sweep) -> Iterator[str]:
     """Whether points that keep their SLO spend much of their time after the last arrival: rates count it."""
     worst = 0.0
     for verdict, outcomes in zip(sweep.summary["verdict"], sweep.runs.outcomes, strict=True):
@@ -179,7 +276,7 @@ def _draining(sweep: Results) -> Iterator[str]:
         )
 
 
-def _no_chance(sweep: Results) -> Iterator[str]:
+def _no_chance(sweep: Sweep) -> Iterator[str]:
     """Whether every seed gave the same, so that intervals say nothing."""
     good = sweep.table[sweep.table["error"].isna()]
     if len(sweep.seeds) > 1 and len(good) and good["mean_e2el_ms"].notna().all():
