@@ -334,5 +334,7 @@ def test_the_command_prints_writes_and_draws(tmp_path):
     (written,) = (tmp_path / "comparisons").iterdir()
     told = json.loads((written / "compare.json").read_text())
     assert told["reference"] == "num_gpu_blocks_override=400"
+    assert "comparisons, each at 95 %" in (written / "report.md").read_text(encoding="utf-8")
+    assert (written / "report.html").exists()
     drawn = {file.stem for file in (written / "figures").iterdir()}
     assert drawn >= {"differences", "ttft_cdf", "preemption_tax", "preemptions_per_request"}

@@ -307,6 +307,8 @@ def test_the_command_prints_writes_and_draws(tmp_path):
         "figures",
     }
     assert json.loads((folder / "size.json").read_text())["smallest"] == "h100-sxm TP 1"
+    assert "Compute binds" in (folder / "report.md").read_text(encoding="utf-8")
+    assert (folder / "report.html").exists()
     assert (folder / "figures" / "attainment_fleet.png").stat().st_size > 0
 
 

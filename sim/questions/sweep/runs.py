@@ -17,7 +17,7 @@ from sim.questions.sweep.cells import Cell
 from sim.questions.sweep.measures import measures
 from sim.statistics.intervals import Interval
 from sim.statistics.precision import FIRST_STAGE, replications_needed, two_stage_interval
-from sim.statistics.warm_up import mser5
+from sim.statistics.series import mser5
 
 Simulate = Callable[[Sequence[Point]], list[Outcome]]
 

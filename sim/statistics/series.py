@@ -1,7 +1,8 @@
-"""The interval of a mean from one long run, whose values depend on their neighbours."""
+"""Long series of one run, whose values depend on their neighbours: where to cut them, and their mean."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import nan
 
 import numpy as np
@@ -11,6 +12,45 @@ from sim.statistics.intervals import LEVEL, Interval, Values, interval_around
 BATCHES = 20
 MOST_ALIKE = 0.5
 """A lag-1 correlation of batch means above this says that the run is too short to tell its own error."""
+TOGETHER = 5
+"""Values of which MSER-5 takes the mean before it looks for the cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """How many values of the series to leave out, and whether the rest looks steady.
+
+    Not steady means that the best cut lies in the last half: the series never settles, or is too short to
+    show that it does.
+    """
+
+    length: int
+    is_steady: bool
+
+
+def mser5(series: Values) -> WarmUp:
+    """MSER-5 (White, 1997): find where to cut a series so that what remains estimates its mean best.
+
+    The cut d makes the sum of squares about the mean of what is behind it, over (n − d)², smallest.
+
+    The series is in order of time, NaN left out by the caller, and is looked at in means of five; a rest
+    shorter than five counts as kept. The cut is sought everywhere but among the last five means, where the
+    measure is chance alone. Raises ValueError for values that are not finite.
+    """
+    values = np.asarray(series, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("the series has values that are not finite")
+    means = values[: len(values) // TOGETHER * TOGETHER].reshape(-1, TOGETHER).mean(axis=1)
+    if len(means) < 2 * TOGETHER:
+        return WarmUp(0, is_steady=False)
+    left = np.arange(len(means), 0, -1)
+    # Sums from each cut to the end, of values about the overall mean: less is lost to rounding.
+    centred = means - means.mean()
+    sums = np.cumsum(centred[::-1])[::-1]
+    squares = np.cumsum(centred[::-1] ** 2)[::-1]
+    error = np.maximum(squares - sums**2 / left, 0.0) / left**2
+    cut = int(np.argmin(error[:-TOGETHER]))
+    return WarmUp(cut * TOGETHER, is_steady=cut <= len(means) // 2)
 
 
 def batch_means(series: Values, level: float = LEVEL) -> Interval:
