@@ -12,7 +12,7 @@ from scheduler.remote_loads import RemoteLoads
 from scheduler.request import Request
 from scheduler.speculation import Drafter
 from scheduler.state import EngineState
-from scheduler.status import RequestStatus
+from scheduler.status import PREEMPTED, WAITING, RequestStatus
 
 
 class AdmissionGates:
@@ -35,7 +35,9 @@ class AdmissionGates:
         skipped ones. A request whose load or grammar has come becomes an ordinary waiting one here.
         """
         status = request.status
-        if status is RequestStatus.WAITING_FOR_REMOTE_KVS:
+        if status is WAITING or status is PREEMPTED:
+            pass
+        elif status is RequestStatus.WAITING_FOR_REMOTE_KVS:
             if not self._remote_loads.take_up(request):
                 return True
         elif status is RequestStatus.WAITING_FOR_FSM:

@@ -172,19 +172,14 @@ class PlannedReplica(Replica):
 
     def _plan_ahead(self) -> Event | None:
         """Plan the coming turns, if there are any to be sure of: the event at which they are over."""
-        if len(self._in_flight) != self._depth - 1 or not self._make_plan():
+        if len(self._in_flight) != self._depth - 1:
             return None
-        assert self._plan is not None
-        return self._set_alarm(self._plan)
-
-    def _make_plan(self) -> bool:
-        """Work out the coming turns, if there are any to be sure of."""
         engine = self._engine
         if not engine.is_steady:
-            return False
+            return None
         steps = engine.look_ahead(self._turns_to_plan())
         if steps is None:
-            return False
+            return None
         context = steps.num_computed_tokens + steps.num_requests
         run = self._timer.decode_run(
             steps.num_requests, context, steps.most_computed_tokens + 1, steps.num_steps
@@ -195,7 +190,7 @@ class PlannedReplica(Replica):
         else:
             ends = [batch.end_s for batch in self._in_flight]
             plan.fill_ahead(run, ends, self._host_free_s, self._gpu.entry_s, self._gpu.last_end_s)
-        return True
+        return self._set_alarm(plan)
 
     def _turns_to_plan(self) -> int:
         """As many turns as will probably be taken: more are lost if a request cuts the plan short."""

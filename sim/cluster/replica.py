@@ -207,14 +207,16 @@ class Replica:
                 continue
             scheduled = len(in_flight) < self._depth and engine.has_work() and self._schedule(env.now)
             if scheduled and len(in_flight) < self._depth:
-                delay_s = self._until_host_is_free_s(env.now)
-                self._wakes_s = env.now + delay_s
+                now = env.now
+                delay_s = self._until_host_is_free_s(now)
+                self._wakes_s = now + delay_s
                 yield env.timeout(delay_s)
                 if self._entering:
                     self._enter_all()
             elif in_flight:
-                delay_s = self._until_update_s(env.now)
-                self._wakes_s = env.now + delay_s
+                now = env.now
+                delay_s = self._until_update_s(now)
+                self._wakes_s = now + delay_s
                 yield env.timeout(delay_s)
                 if self._entering:
                     self._enter_all()
