@@ -159,7 +159,7 @@ print(f"{smallest}: an A100 must cost less than {share:.0%} of an H100")
 # verdict is close, that error decides.
 
 # %%
-print(fleets["h100-sxm"].facts["error_band"]["line"])
+print(next(iter(fleets["h100-sxm"].summaries))["error_band"]["line"])
 
 # %% [markdown]
 # ## Reproduce
