@@ -11,7 +11,7 @@ import typer
 from sim.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    from sim.evidence.bench.bench import Timing
+    from sim.evidence.bench import Timing
 
 
 def bench(
@@ -31,7 +31,7 @@ def bench(
     quiet: Annotated[bool, typer.Option("--quiet", help="One line in place of the screen.")] = False,
 ) -> None:
     """Time the standard work: a chat workload on Llama-3-8B and A100s. Writes no results."""
-    from sim.evidence.bench.bench import GROWTH, Work, grown, is_compiled, time_work
+    from sim.evidence.bench import GROWTH, Work, grown, is_compiled, time_work
 
     faults = []
     if trace is not None:
@@ -49,7 +49,7 @@ def bench(
         raise InputError(Fault(None, None, fault) for fault in faults)
     work = Work(requests or 10_000, rate or 8.0, replicas, asynchronous, plain, trace)
     if write_trace is not None:
-        from sim.evidence.bench.trace import write_trace as write
+        from sim.evidence.bench import write_trace as write
 
         typer.echo(f"{write(work.scenario(), write_trace):,} requests written to {write_trace}", err=True)
         return
@@ -74,7 +74,7 @@ def _line(timing: Timing, start_up_s: float) -> str:
 
 
 def _screen(timing: Timing, start_up_s: float) -> str:
-    from sim.evidence.bench.bench import is_compiled
+    from sim.evidence.bench import is_compiled
 
     work, cpu_s = timing.work, max(timing.cpu_s, 1e-9)
     origin = f"of {work.trace}" if work.trace else f"at {work.rate_per_s:g}/s"
@@ -109,7 +109,7 @@ def _row(timing: Timing | None = None) -> str:
 
 
 def _profile(timing: Timing) -> str:
-    from sim.evidence.bench.bench import profile
+    from sim.evidence.bench import profile
 
     phases = profile(timing.work)
     total_s = sum(seconds for _, seconds, _ in phases)

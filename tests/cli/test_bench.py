@@ -6,8 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sim.cli.commands import app
-from sim.evidence.bench import bench
-from sim.evidence.bench import trace as bench_trace
+from sim.evidence import bench
 
 
 def run(*options: object) -> list[str]:
@@ -56,8 +55,8 @@ def test_a_trace_that_is_not_written_whole_is_not_there(tmp_path, monkeypatch):
         yield "TIMESTAMP,ContextTokens,GeneratedTokens"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench_trace, "_azure", broken)
+    monkeypatch.setattr(bench, "_azure", broken)
     with pytest.raises(KeyboardInterrupt):
-        bench_trace.write_trace(bench.Work(requests=3).scenario(), tmp_path / "work.csv")
+        bench.write_trace(bench.Work(requests=3).scenario(), tmp_path / "work.csv")
 
     assert list(tmp_path.iterdir()) == []

@@ -8,14 +8,21 @@ each, at most 256 sequences and 2,048 tokens a step, prefix caching and chunked 
 from __future__ import annotations
 
 import cProfile
+import json
 import pstats
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
+from sim.errors import input_error
+from sim.random_streams import streams
 from sim.scenario import Scenario, scenario_from_data
 from sim.scenario.yaml_text import Data
+from sim.setup import engine_setup
 from sim.simulation import RunResult, simulate
+from sim.workload import Limits, RequestTable, build_workload
 
 GROWTH = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -162,3 +169,57 @@ def profile(work: Work) -> list[tuple[str, float, int]]:
         seconds[phase] = seconds.get(phase, 0.0) + own_s
         calls[phase] = calls.get(phase, 0) + num_calls
     return sorted(((phase, s, calls[phase]) for phase, s in seconds.items()), key=lambda row: -row[1])
+
+
+_HASH_BLOCK_TOKENS = 512
+_DAY = datetime(2023, 11, 16)
+
+
+def write_trace(scenario: Scenario, path: Path) -> int:
+    """Write the scenario's requests to `path`, all or nothing (.csv: Azure, .jsonl: Mooncake); returns their
+    number.
+
+    Mooncake's hash ids are all distinct: prompts that share nothing stay so.
+    """
+    forms = {".csv": _azure, ".jsonl": _mooncake}
+    form = forms.get(path.suffix.lower())
+    if form is None:
+        raise input_error(f"{path}: the name must end in .csv (Azure) or .jsonl (Mooncake)")
+    limits = Limits(engine_setup(scenario).replica.scheduler.max_model_len)
+    table = build_workload(scenario, streams(scenario.seed), limits).table
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in form(table))
+        draft.replace(path)
+    except OSError as error:
+        raise input_error(f"{path}: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    return len(table)
+
+
+def _rows(table: RequestTable) -> Iterator[tuple[float, int, int]]:
+    columns = (table.arrival_s.tolist(), table.prompt_tokens.tolist(), table.output_tokens.tolist())
+    return zip(*columns, strict=True)
+
+
+def _azure(table: RequestTable) -> Iterator[str]:
+    yield "TIMESTAMP,ContextTokens,GeneratedTokens"
+    for arrival_s, prompt, output in _rows(table):
+        yield f"{_DAY + timedelta(seconds=arrival_s):%Y-%m-%d %H:%M:%S.%f}0,{prompt},{output}"
+
+
+def _mooncake(table: RequestTable) -> Iterator[str]:
+    first = 0
+    for arrival_s, prompt, output in _rows(table):
+        num_blocks = -(-prompt // _HASH_BLOCK_TOKENS)
+        yield json.dumps(
+            {
+                "timestamp": arrival_s * 1000.0,
+                "input_length": prompt,
+                "output_length": output,
+                "hash_ids": list(range(first, first + num_blocks)),
+            }
+        )
+        first += num_blocks

@@ -1,1 +1,0 @@
-"""Speed on the standard work."""
