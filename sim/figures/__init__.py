@@ -7,7 +7,6 @@ from the files alone. No function draws a title, and none needs a running simula
 from sim.figures.attainment import plot_attainment
 from sim.figures.budget_strips import plot_budget_strips
 from sim.figures.capacity_cost import plot_capacity_cost
-from sim.figures.close_up import busiest_steps, close_window, worst_minute
 from sim.figures.decomposition import latency_parts, plot_bands, plot_decomposition
 from sim.figures.fairness import plot_fairness
 from sim.figures.knob_curves import plot_knob_curves
@@ -22,7 +21,7 @@ from sim.figures.request_waterfall import plot_request_waterfall
 from sim.figures.saturation import plot_saturation
 from sim.figures.slo_heatmap import plot_slo_heatmap
 from sim.figures.step_composition import plot_step_composition
-from sim.figures.timeline import MAX_PANELS
+from sim.figures.timeline import MAX_PANELS, busiest_steps, close_window, worst_minute
 
 __all__ = [
     "MAX_PANELS",

@@ -9,9 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sim.figures.close_up import busiest_steps
 from sim.figures.step_composition import plot_step_composition
 from sim.figures.style import BLUE, VERMILLION, new_figure, styled, tidy
+from sim.figures.timeline import busiest_steps
 from sim.values import Floats
 
 BINS = 60

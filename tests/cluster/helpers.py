@@ -16,7 +16,6 @@ from sim.cluster.watched import Watch
 from sim.cluster.world import World
 from sim.results.metrics import RequestTimes, request_times
 from sim.workload import RequestTable, Workload
-from sim.workload.prompts import DistinctPrompts
 
 PARTS = ("victim_policy", "waiting_order", "offload", "release", "speculation", "grammars", "external_cache")
 """Parts of a replica that a test may give."""
@@ -62,18 +61,8 @@ def make_table(
     *,
     rejected: Sequence[int] = (),
 ) -> RequestTable:
-    n = len(arrival_s)
-    return RequestTable(
-        arrival_s=np.asarray(arrival_s, dtype=np.float64),
-        prompt_tokens=np.broadcast_to(np.asarray(prompt, dtype=np.int32), n).copy(),
-        output_tokens=np.broadcast_to(np.asarray(output, dtype=np.int32), n).copy(),
-        class_index=np.zeros(n, np.int16),
-        class_names=("default",),
-        session=np.full(n, -1, np.int64),
-        priority=np.zeros(n, np.int32),
-        rejected=np.isin(np.arange(n), np.asarray(rejected, dtype=int)),
-        prompts=DistinctPrompts(),
-    )
+    refused = np.isin(np.arange(len(arrival_s)), np.asarray(rejected, dtype=int))
+    return RequestTable.of(arrival_s, prompt, output, rejected=refused)
 
 
 def make_world(

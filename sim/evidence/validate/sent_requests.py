@@ -86,18 +86,14 @@ class SentRequests:
 
         Requests longer than `max_model_len` are refused on arrival, as a server does.
         """
-        run, count, prefix = self.run, len(self.arrival_s), self.prefix
+        run, prefix = self.run, self.prefix
         measured_s = self.arrival_s[self.num_warmup :]
         closed = run.max_concurrency is not None and bool((measured_s == measured_s[0]).all())
         return Workload(
-            table=RequestTable(
-                arrival_s=self.arrival_s,
-                prompt_tokens=self.prompt_tokens.astype(np.int32),
-                output_tokens=self.output_tokens.astype(np.int32),
-                class_index=np.zeros(count, np.int16),
-                class_names=("default",),
-                session=np.full(count, -1, np.int64),
-                priority=np.zeros(count, np.int32),
+            table=RequestTable.of(
+                self.arrival_s,
+                self.prompt_tokens,
+                self.output_tokens,
                 rejected=self.prompt_tokens + self.output_tokens > max_model_len,
                 prompts=SessionPrompts(
                     text=self.prompt,
