@@ -83,7 +83,7 @@ BLOCKS: dict[str, Mutant] = {
     "loads_cached_at_once": one(
         "blocks being loaded enter the cache only when the load is done",
         SCHEDULER,
-        "enter_cache=not external.asynchronous",
+        "enter_cache=not loads",
         "enter_cache=True",
         noticed_by="0.16.0/connector_fail-2",
     ),
@@ -172,8 +172,8 @@ BLOCKS: dict[str, Mutant] = {
     "skipping_readers_read": one(
         "requests that skip the cache do not read it",
         SCHEDULER,
-        "if not kv_cache.caching or request.skip_reading_prefix_cache:",
-        "if not kv_cache.caching:",
+        "if kv_cache.caching and not request.skip_reading_prefix_cache:",
+        "if kv_cache.caching:",
         noticed_by="0.16.0/salt_skip-1",
     ),
     "reset_with_blocks_in_use": Mutant(
@@ -184,8 +184,8 @@ BLOCKS: dict[str, Mutant] = {
     "reset_preempts_from_the_front": one(
         "a reset preempts from the tail, so that the order survives",
         LIFE,
-        "request = state.running.pop()",
-        "request = state.running.pop(0)",
+        "request = self.running.pop()",
+        "request = self.running.pop(0)",
         noticed_by="0.16.0/async_reset-0",
     ),
     "window_one_short": one(

@@ -22,15 +22,15 @@ RUNNING_PHASE: dict[str, Mutant] = {
     "threshold_not_for_running": one(
         "the long-prefill threshold caps running requests",
         SCHEDULER,
-        "num_tokens = min(self._capped(lacking), output",
-        "num_tokens = min(lacking, output",
+        "num_tokens = self.capped(request.num_tokens + in_flight",
+        "num_tokens = (request.num_tokens + in_flight",
         noticed_by="0.16.0/long_prefill-2",
     ),
     "one_token_beyond_model_length": one(
         "no token is computed at the last position of the model's length",
         SCHEDULER,
-        "self.state.config.max_model_len - 1 - request",
-        "self.state.config.max_model_len - request",
+        "self.state.config.max_model_len - 1 - computed)",
+        "self.state.config.max_model_len - computed)",
         noticed_by="0.16.0/model_len-1",
     ),
     "budget_not_given_back": Mutant(
@@ -58,8 +58,8 @@ RUNNING_PHASE: dict[str, Mutant] = {
     "self_victim_does_not_end_the_phase": one(
         "a request that preempts itself ends the running phase",
         SCHEDULER,
-        "return (index if goes_on else the_end), False",
-        "return index, False",
+        "return index if goes_on else len(running)",
+        "return index",
         noticed_by="0.16.0/priority_preempt-8",
     ),
     "fcfs_victim_is_the_first": one(

@@ -134,15 +134,15 @@ UPDATES: dict[str, Mutant] = {
     "aborts_in_reverse": one(
         "aborted requests end in the order given",
         LIFE,
-        "    for request in ending:\n        loading",
-        "    for request in reversed(ending):\n        loading",
+        "        for request in ending:\n            loading",
+        "        for request in reversed(ending):\n            loading",
         noticed_by="0.16.0/connector_async-3",
     ),
     "aborted_loads_free_at_once": one(
         "blocks that a load still writes into are not freed",
         LIFE,
-        "end(state, request, blocks_are_being_written=loading)",
-        "end(state, request)",
+        "end(request, blocks_are_being_written=loading)",
+        "end(request)",
         noticed_by="0.16.0/connector_async-5",
     ),
     "sent_blocks_free_at_once": one(
@@ -155,8 +155,8 @@ UPDATES: dict[str, Mutant] = {
     "finished_ids_of_one_client": one(
         "finished ids are kept by client",
         LIFE,
-        "state.finished_by_client.setdefault(request.client_index, set())",
-        "state.finished_by_client.setdefault(0, set())",
+        "self.finished_by_client.setdefault(request.client_index, set())",
+        "self.finished_by_client.setdefault(0, set())",
         noticed_by="0.16.0/clients-0",
     ),
     "outputs_of_one_client": one(
@@ -183,14 +183,14 @@ UPDATES: dict[str, Mutant] = {
     "query_without_local_hits": one(
         "the connector is told the local hits",
         SCHEDULER,
-        "state.connector.match(request, hits.num_tokens)",
+        "state.connector.match(request, candidate.hits.num_tokens)",
         "state.connector.match(request, 0)",
         noticed_by="0.16.0/connector_fail-2",
     ),
     "no_answer_is_no_match": one(
         "a connector without an answer lets the request wait",
         SCHEDULER,
-        "            if match is None:\n                return None\n",
+        "            if match is None:\n                return False\n",
         "            if match is None:\n                match = _NO_MATCH\n",
         noticed_by="0.16.0/connector_async-3",
     ),
@@ -218,7 +218,7 @@ UPDATES: dict[str, Mutant] = {
     "sessions_to_the_front": one(
         "a session that goes on queues up at the tail",
         UPDATE,
-        "            lifecycle.enqueue(self.state, request)\n            return False",
+        "            self.state.waiting.add(request)\n            return False",
         "            self.state.waiting.add_preempted(request)\n            return False",
         noticed_by="0.16.0/async_streaming-1",
     ),

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from tests.mutation.mutant import GRAMMAR, LORA, ORDER, QUEUES, SCHEDULER, STATE, TESTS, Mutant, one
+from tests.mutation.mutant import GRAMMAR, LORA, ORDER, QUEUES, SCHEDULER, STATS, TESTS, Mutant, one
 
 WAITING_PHASE: dict[str, Mutant] = {
     "head_that_does_not_fit_is_skipped": one(
         "a head that cannot be allocated blocks everyone behind it",
         SCHEDULER,
-        "if not self._allocate(request, num_tokens, hits, external):\n"
-        "                output.turned_away = request, True\n                break",
-        "if not self._allocate(request, num_tokens, hits, external):\n"
-        "                self._set_aside(request)\n                continue",
+        "if verdict is STOP or not self._allocate(candidate):\n",
+        "if verdict is not STOP and not self._allocate(candidate):\n"
+        "                self._set_aside()\n                continue\n"
+        "            if verdict is STOP:\n",
         noticed_by="0.16.0/spec_eagle-4",
     ),
     "uncut_prompt_is_skipped": one(
         "without chunked prefill a prompt that exceeds the budget blocks everyone behind it",
         SCHEDULER,
-        "if not config.enable_chunked_prefill and num_tokens > output.token_budget:\n            return None",
-        "if not config.enable_chunked_prefill and num_tokens > output.token_budget:\n            return 0",
+        "enable_chunked_prefill and num_tokens > output.token_budget:\n            return STOP",
+        "enable_chunked_prefill and num_tokens > output.token_budget:\n            return SET_ASIDE",
         noticed_by="0.16.0/no_chunked_tight-2",
     ),
     "prompts_are_cut_although_they_must_not": one(
@@ -31,27 +31,27 @@ WAITING_PHASE: dict[str, Mutant] = {
     "one_sequence_too_many": one(
         "the running list has at most max_num_seqs requests",
         SCHEDULER,
-        "return num_running >= self.max_running",
-        "return num_running > self.max_running",
+        "return num_running >= self.max_num_running",
+        "return num_running > self.max_num_running",
         noticed_by="0.16.0/connector_fail-2",
     ),
     "threshold_not_for_waiting": one(
         "the long-prefill threshold caps admissions",
         SCHEDULER,
-        "num_tokens = self._capped(padded)",
-        "num_tokens = padded",
+        "num_tokens = self.capped(num_tokens)\n        if not config",
+        "if not config",
         noticed_by="0.16.0/long_prefill-2",
     ),
     "lookups_counted_when_admitted_only": one(
         "lookups count at every attempt",
         SCHEDULER,
-        "if not state.rules.count_lookups_when_admitted:",
+        "if not self.rules.count_lookups_when_admitted:",
         "if request.num_cached_tokens == -2:",
         noticed_by="0.16.0/spec_eagle-4",
     ),
     "lookups_of_the_preempted_not_kept_apart": one(
         "lookups of requests once preempted are counted apart",
-        STATE,
+        STATS,
         "if request.num_preemptions:",
         "if False:",
         noticed_by="0.16.0/spec_eagle-4",
@@ -59,15 +59,15 @@ WAITING_PHASE: dict[str, Mutant] = {
     "lookahead_for_fresh_admissions": one(
         "a fresh or resumed request gets no lookahead slots",
         SCHEDULER,
-        "if state.rules.lookahead_at_admission else looked_up):",
-        "if state.rules.lookahead_at_admission else False):",
+        "if self.rules.lookahead_at_admission else looked_up):",
+        "if self.rules.lookahead_at_admission else False):",
         noticed_by="0.16.0/spec_eagle-4",
     ),
     "no_lookahead_for_continued_ones": one(
         "a request that has KV already is admitted with lookahead slots",
         SCHEDULER,
-        "if state.rules.lookahead_at_admission else looked_up):",
-        "if state.rules.lookahead_at_admission else True):",
+        "if self.rules.lookahead_at_admission else looked_up):",
+        "if self.rules.lookahead_at_admission else True):",
         noticed_by="0.16.0/combined-35",
     ),
     "set_aside_in_reverse": one(
@@ -122,15 +122,15 @@ WAITING_PHASE: dict[str, Mutant] = {
     "resumed_reported_as_new": one(
         "a resumed request is told apart from a new one",
         SCHEDULER,
-        "request, resumed=resumed",
+        "request, resumed=request.status is PREEMPTED",
         "request, resumed=False",
         noticed_by="0.16.0/spec_eagle-4",
     ),
     "one_adapter_too_many": one(
         "a step uses at most max_loras adapters",
         LORA,
-        "len(self._names) == self.max_loras",
-        "len(self._names) > self.max_loras",
+        "len(self._adapters) == self._max_loras",
+        "len(self._adapters) > self._max_loras",
         noticed_by="0.16.0/lora-3",
     ),
     "idle_adapters_count": one(
@@ -143,15 +143,15 @@ WAITING_PHASE: dict[str, Mutant] = {
     "own_adapter_is_no_exception": one(
         "a request whose adapter is in the step already may join",
         LORA,
-        " and request.lora_name not in self._names",
+        " and name not in self._adapters",
         "",
         noticed_by="0.16.0/lora-3",
     ),
     "grammar_gate_open": one(
         "a request waits for its grammar",
         GRAMMAR,
-        "if request.request_id not in self._ready:\n            return True",
-        "if request.request_id not in self._ready:\n            pass",
+        "if request.request_id not in self.ready_grammars:\n                return True",
+        "if request.request_id not in self.ready_grammars:\n                pass",
         noticed_by="0.16.0/fsm_spec-1",
     ),
 }
