@@ -187,7 +187,7 @@ class TrackingBookkeeping(AsyncBookkeeping):
         return Arrival.WORTHLESS if request.drop_stale_output else Arrival.STALE
 
     def awaits_stale_output(self, request: Request) -> bool:
-        """See `SyncBookkeeping`."""
+        """Whether output from before a preemption, a reset or the end of a turn is still in flight."""
         return request.num_stale_tokens > 0
 
     def note_preempted(self, request: Request, *, by_reset: bool) -> None:
@@ -205,7 +205,7 @@ class TrackingBookkeeping(AsyncBookkeeping):
         request.num_stale_tokens = request.num_tokens_in_flight
 
     def deliver(self, request: Request, tokens: list[int]) -> RequestStatus | None:
-        """See `SyncBookkeeping`."""
+        """Append the tokens; full blocks of what is now known are entered in the prefix cache."""
         was_running = request.status is RUNNING
         before = request.num_tokens
         final = self.stop_rules.append(request, tokens)

@@ -424,7 +424,10 @@ class Cohort:
     # --- blocks -----------------------------------------------------------------------------------------
 
     def catch_up(self, holder: Request) -> None:
-        """See `RunWatcher`. Amid a walk those before the walked one have had this step's entry."""
+        """Count the blocks that a member has filled unseen as entered in the prefix cache.
+
+        Amid a walk those before the walked one have had this step's entry.
+        """
         member = holder.member
         if member is None or not member.alone or not self._kv.caching:
             return
@@ -437,7 +440,7 @@ class Cohort:
             holder.next_full_tokens = (full + 1) * self._size
 
     def note_equal_text(self, holder: Request) -> None:
-        """See `RunWatcher`: from now on its blocks are entered one by one."""
+        """Somebody else has the same text: from now on the member's blocks are entered one by one."""
         member = holder.member
         if member is not None and member.alone:
             member.alone = False

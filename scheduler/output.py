@@ -334,12 +334,12 @@ def expand(output: SchedulerOutput, running: Sequence[Request], clock: int) -> S
 def expand_outputs(
     output: SchedulerOutput, full: SchedulerOutput, outputs: EngineCoreOutputs
 ) -> EngineCoreOutputs:
-    """What the update of a step told, members included; `full`: the step expanded. Call right after."""
-    told = {entry[0]: entry for entry in outputs.entries}
+    """What came of a step, members included; `full`: the step expanded. Call right after its update."""
+    entry_of = {entry[0]: entry for entry in outputs.entries}
     entries: list[RequestOutput] = []
     for request in full.requests:
-        if request in told:
-            entries.append(told.pop(request))
+        if request in entry_of:
+            entries.append(entry_of.pop(request))
         elif request.member is not None and request not in output.requests:
             entries.append((request, 1, None))
-    return EngineCoreOutputs([*entries, *told.values()], outputs.finished_by_client)
+    return EngineCoreOutputs([*entries, *entry_of.values()], outputs.finished_by_client)

@@ -27,7 +27,7 @@ class PriorityOrder:
     """vLLM's priority policy: smaller priority, earlier arrival, then the id as text ("10" < "9")."""
 
     def key(self, request: RequestView) -> tuple[int, float, str]:
-        """See the class."""
+        """Priority, arrival time, id as text."""
         return (request.priority, request.arrival_time, str(request.request_id))
 
 
@@ -46,7 +46,7 @@ class AgedPriorityOrder:
             raise ValueError(f"aging_s must be above 0, not {self.aging_s}")
 
     def key(self, request: RequestView) -> tuple[float, int, float, int]:
-        """See the class; of equals the more important, then the earlier."""
+        """Priority and age in one number; of equals the more important, then the earlier."""
         aged = request.arrival_time + request.priority * self.aging_s
         return (aged, request.priority, request.arrival_time, request.request_id)
 
@@ -55,7 +55,7 @@ class ShortestJobFirst:
     """Fewest expected output tokens to come first, by each request's length guess; those without go last."""
 
     def key(self, request: RequestView) -> tuple[float, float, int]:
-        """See the class; of equals the earlier."""
+        """Expected tokens to come; of equals the earlier."""
         remaining = request.expected_remaining_tokens
         expected = float("inf") if remaining is None else remaining
         return (expected, request.arrival_time, request.request_id)

@@ -42,7 +42,7 @@ class GivenShares:
         self._found_tokens = found_tokens // block_size * block_size
 
     def find(self, request: Request) -> int:
-        """See `Contents`."""
+        """The given number of leading tokens."""
         return int(self._found_tokens[request.request_id])
 
     def note_running(self, request: Request) -> None:
@@ -71,18 +71,18 @@ class LruBlocks:
         return len(self._blocks)
 
     def find(self, request: Request) -> int:
-        """See `Contents`; what is found counts as used."""
+        """Leading tokens whose blocks are there; they count as used from now on."""
         self._take_computed()
         found = self._chain(request, request.num_tokens // self._size)
         self._touch(found)
         return len(found) * self._size
 
     def note_running(self, request: Request) -> None:
-        """See `Contents`."""
+        """Its prompt will be stored once its first output token is there."""
         self._computing[request.request_id] = request
 
     def note_ended(self, request: Request) -> None:
-        """See `Contents`."""
+        """Store all that was computed of its text."""
         self._computing.pop(request.request_id, None)
         self._store(request, min(request.num_computed_tokens, request.num_tokens))
 

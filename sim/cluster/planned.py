@@ -159,7 +159,7 @@ class PlannedSteps:
 
 
 class PlannedReplica(Replica):
-    """See the module. Takes what `Replica` takes; the times of its steps are the same bit for bit."""
+    """A replica that sleeps through steady decode; the times of its steps are the same bit for bit."""
 
     _plan: Plan | None = None
     _alarm: Event | None = None

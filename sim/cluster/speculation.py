@@ -62,7 +62,10 @@ class SpeculativeModelRunner(ModelRunner):
         self._acceptance = acceptance
 
     def sample(self, output: SchedulerOutput) -> list[list[int]]:
-        """See `ModelRunner.sample`. Dummy drafts, with which an admission is padded, are never right."""
+        """New tokens of each scheduled request: one, and one more for each draft that is right.
+
+        Dummy drafts, with which an admission is padded, are never right.
+        """
         sampled = super().sample(output)
         drafts = output.scheduled_spec_decode_tokens
         if not drafts:
@@ -107,7 +110,7 @@ class DraftModel(Protocol):
 
 
 DraftsByBatch = tuple[tuple[int, int, int], ...]
-"""See `SpeculativeConfig.drafts_by_batch`."""
+"""`(first, last, drafts)`: how many drafts follow steps of so many requests."""
 
 
 def _num_drafts_after(shape: StepShape, usual: int, by_batch: DraftsByBatch) -> int:

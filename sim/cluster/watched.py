@@ -168,7 +168,7 @@ class WatchedReplica(PlannedReplica):
         super()._commit(plan, num_turns)
 
     def stop(self) -> None:
-        """See `Replica.stop`."""
+        """The clock has stopped: the last call has held until now."""
         super().stop()
         self._columns.close_call(self._env.now)
         for request_id, preempted_s, resumed_s in self.stalls:
