@@ -31,9 +31,9 @@ Case = Callable[[MakeEngine], object]
 
 CASES: dict[str, tuple[Case, object, object]] = {}
 ELSEWHERE = {
-    "empty_batches_queue": "an engine's own loop; the recorded runs of tests/conformance decide it",
-    "checkpoint_states": "Mamba layers; the recorded runs of tests/conformance decide it",
-    "unfit_chunks_are_passed_over": "Mamba layers; the recorded runs of tests/conformance decide it",
+    "empty_batches_queue": "an engine's own loop; the recorded runs of tests/golden decide it",
+    "checkpoint_states": "Mamba layers; the recorded runs of tests/golden decide it",
+    "unfit_chunks_are_passed_over": "Mamba layers; a test in tests/mutation decides it",
 }
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from tests.mutation.mutant import RELEASE, ROOM, Mutant, one
+from tests.mutation.mutant import TESTS, Mutant, one
 
 LATER_RULES: dict[str, Mutant] = {
-    f"without_{rule}": Mutant(
-        f"vLLM 0.33.0: {rule}",
-        ((RELEASE, f"    {rule}: bool = _since(", f'    {rule}: bool = _since("99.0.0") or ('),),
-        noticed_by=case,
+    f"without_{rule}": one(
+        f"vLLM 0.33.0: {rule}", f"{rule}: bool = _since(__version)", f'{rule}: bool = _since("99.0.0")', case
     )
     for rule, case in (
         ("victims_move_the_walk", "0.33.0/priority_preempt-2"),
@@ -21,6 +19,7 @@ LATER_RULES: dict[str, Mutant] = {
         ("count_lookups_when_admitted", "0.33.0/spec_eagle-4"),
         ("holders_first", "0.33.0/connector_async-3"),
         ("loads_leave_room_for_prefills", "0.33.0/connector_async-3"),
+        ("unfit_chunks_are_passed_over", TESTS + "test_who_could_get_no_whole_block_is_passed_over"),
         ("lookahead_at_admission", "0.33.0/spec_eagle-4"),
         ("all_running_adapters_count", "0.33.0/n_combined-1"),
         ("skipping_readers_still_ask_the_connector", "0.33.0/combined-6"),
@@ -43,26 +42,24 @@ LATER_RULES: dict[str, Mutant] = {
     )
 }
 
-SWITCHES = {
+SWITCHES: dict[str, Mutant] = {
     "no_whole_prompt_room": one(
         "vLLM 0.33.0: admission needs room for the whole prompt",
-        ROOM,
-        "self._reserve_full_prompt = bool(config.reserve_full_prompt)",
-        "self._reserve_full_prompt = False",
-        noticed_by="0.33.0/spec_eagle-4",
+        "bool(__config.reserve_full_prompt)",
+        "False",
+        "0.33.0/spec_eagle-4",
     ),
     "watermark_for_the_first_too": one(
         "the watermark holds beside running requests only",
-        ROOM,
-        "watermark = self._watermark_blocks if self.state.running else 0",
-        "watermark = self._watermark_blocks",
-        noticed_by="0.33.0/n_watermark_big-1",
+        "self._watermark_blocks if self.state.running else 0",
+        "self._watermark_blocks",
+        "0.33.0/n_watermark_big-1",
+        places=2,
     ),
     "watermark_rounded_up": one(
         "the watermark is rounded down",
-        ROOM,
-        "int(config.watermark * state.kv_cache.num_blocks)",
-        "int(config.watermark * state.kv_cache.num_blocks + 0.999)",
-        noticed_by="0.33.0/n_watermark_big-0",
+        "int(__config.watermark * __blocks)",
+        "int(__config.watermark * __blocks + 0.999)",
+        "0.33.0/n_watermark_big-0",
     ),
 }

@@ -4,137 +4,127 @@ A pattern is Python source, an expression or statements, in which a name that be
 stands for any expression, for the same one wherever it comes again:
 
     Edit("min(self._capped(__tokens), __left)", "min(__tokens, __left)")
-
-`where` names the function or class (`Scheduler.schedule`) that is changed, if others have the pattern too.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
 
 Found = dict[str, ast.AST]
+"""What the pattern's names stand for."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Every place that looks like `old` becomes `new`, with what the names with two underscores stood for."""
+    """Every place that looks like `old` becomes `new`, with what the names with two underscores stood for.
+
+    `where`: the class or function (`Scheduler.schedule`) outside which nothing is changed. `places`: in how
+    many places the code looks like `old`.
+    """
 
     old: str
     new: str
     where: str = ""
+    places: int = 1
 
 
-def changed(source: str, edits: Sequence[Edit]) -> tuple[ast.Module, list[int]]:
-    """The syntax tree of a module with the edits made, and how many places each edit has changed."""
-    tree, counts = ast.parse(source), []
+@dataclass(frozen=True)
+class _Slot:
+    """A node of the tree: the field of its parent that holds it, and its place if that is a list."""
+
+    parent: ast.AST
+    field: str
+    place: int | None
+    scope: str
+    """The classes and functions around it, `.Scheduler.schedule.`."""
+
+    def group(self, length: int) -> list[ast.AST]:
+        """The node and those that follow it in its list, so many in all or fewer."""
+        held = getattr(self.parent, self.field)
+        return [held] if self.place is None else held[self.place : self.place + length]
+
+    def put(self, nodes: list[ast.AST], length: int) -> None:
+        """Replace so many nodes."""
+        if self.place is None:
+            setattr(self.parent, self.field, nodes[0])
+        else:
+            getattr(self.parent, self.field)[self.place : self.place + length] = nodes
+
+
+class Module:
+    """A module's syntax tree, with its nodes listed by kind."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._slots: dict[type[ast.AST], list[_Slot]] = defaultdict(list)
+        self._list(tree, ".")
+
+    def _list(self, node: ast.AST, scope: str) -> None:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            scope = f"{scope}{node.name}."
+        for field, value in ast.iter_fields(node):
+            for place, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                if isinstance(child, ast.AST):
+                    self._slots[type(child)].append(_Slot(node, field, place, scope))
+                    self._list(child, scope)
+
+    def places(self, edit: Edit) -> list[_Slot]:
+        """Where the code looks like the pattern, inner places after those around them."""
+        old, where = _parsed(edit.old), f".{edit.where}." if edit.where else ""
+        slots = self._slots[type(old[0])]
+        return [slot for slot in slots if where in slot.scope and _match(old, slot.group(len(old)), {})]
+
+
+def changed(tree: ast.Module, edits: Iterable[Edit]) -> ast.Module:
+    """The same tree with the edits made, one after another."""
     for edit in edits:
-        change = _Change(_parsed(edit.old), _parsed(edit.new))
-        for part in _parts(tree, edit.where):
-            change.visit(part)
-        counts.append(change.count)
-    return ast.fix_missing_locations(tree), counts
+        old, new = _parsed(edit.old), _parsed(edit.new)
+        if isinstance(old[0], ast.stmt):
+            new = ast.parse(edit.new).body
+        for slot in reversed(Module(tree).places(edit)):
+            found: Found = {}
+            _match(old, slot.group(len(old)), found)
+            slot.put([_Filler(found).visit(deepcopy(node)) for node in new], len(old))
+    return ast.fix_missing_locations(tree)
 
 
-def places(package: Path, edits: Sequence[Edit]) -> Mapping[Path, list[int]]:
-    """The modules in which any of the edits changes something, each with its number of places by edit."""
-    found = {}
-    for path in sorted(package.rglob("*.py")):
-        counts = changed(path.read_text(encoding="utf-8"), edits)[1]
-        if any(counts):
-            found[path] = counts
-    return found
-
-
-def _parsed(text: str) -> ast.expr | list[ast.stmt]:
+def _parsed(text: str) -> list[ast.expr] | list[ast.stmt]:
+    """The expression or the statements of a pattern; a call alone is an expression."""
     body = ast.parse(text).body
     if len(body) == 1 and isinstance(body[0], ast.Expr):
-        return body[0].value
+        return [body[0].value]
     return body
 
 
-def _parts(tree: ast.Module, where: str) -> Iterator[ast.AST]:
-    """The definitions that `where` names, the whole module if it names none."""
-    nodes: list[ast.AST] = [tree]
-    for name in filter(None, where.split(".")):
-        nodes = [
-            child
-            for node in nodes
-            for child in ast.walk(node)
-            if isinstance(child, (ast.ClassDef, ast.FunctionDef)) and child.name == name
-        ]
-    yield from nodes
-
-
-class _Change(ast.NodeTransformer):
-    def __init__(self, old: ast.expr | list[ast.stmt], new: ast.expr | list[ast.stmt]) -> None:
-        self._old, self._new = old, new
-        self.count = 0
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        if isinstance(self._old, list):
-            for field in ("body", "orelse", "finalbody"):
-                statements = getattr(node, field, None)
-                if isinstance(statements, list):
-                    setattr(node, field, self._statements(statements))
-            return node
-        found: Found = {}
-        if isinstance(node, ast.expr) and _matches(self._old, node, found):
-            self.count += 1
-            assert isinstance(self._new, ast.expr)
-            return _filled(self._new, found)
-        return node
-
-    def _statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        assert isinstance(self._old, list)
-        at, result = 0, []
-        while at < len(body):
-            found: Found = {}
-            group = body[at : at + len(self._old)]
-            if len(group) == len(self._old) and all(
-                _matches(old, statement, found) for old, statement in zip(self._old, group, strict=True)
-            ):
-                self.count += 1
-                new = self._new if isinstance(self._new, list) else [ast.Expr(self._new)]
-                result += [_filled(statement, found) for statement in new]
-                at += len(group)
-            else:
-                result.append(body[at])
-                at += 1
-        return result
-
-
-def _is_any(node: object) -> bool:
-    return isinstance(node, ast.Name) and node.id.startswith("__")
-
-
-def _matches(old: object, node: object, found: Found) -> bool:
+def _match(old: object, node: object, found: Found) -> bool:
     """Whether a node looks like the pattern; `found` is told what stands for its names."""
-    if _is_any(old):
-        assert isinstance(old, ast.Name)
-        if not isinstance(node, ast.expr):
-            return False
-        return ast.dump(found.setdefault(old.id, node)) == ast.dump(node)
+    if isinstance(old, ast.Name) and old.id.startswith("__"):
+        return isinstance(node, ast.expr) and (
+            _match(found[old.id], node, {}) if old.id in found else found.setdefault(old.id, node) is node
+        )
     if type(old) is not type(node):
         return False
     if isinstance(old, ast.AST):
         fields = [name for name in old._fields if name not in ("ctx", "type_comment", "kind")]
-        return all(_matches(getattr(old, name), getattr(node, name), found) for name in fields)
-    if isinstance(old, list):
-        assert isinstance(node, list)
-        return len(old) == len(node) and all(_matches(a, b, found) for a, b in zip(old, node, strict=True))
+        return all(_match(getattr(old, name), getattr(node, name), found) for name in fields)
+    if isinstance(old, list) and isinstance(node, list):
+        return len(old) == len(node) and all(_match(a, b, found) for a, b in zip(old, node, strict=True))
     return old == node
 
 
-def _filled(new: ast.AST, found: Found) -> ast.AST:
-    """The new code with what the pattern's names stood for."""
+class _Filler(ast.NodeTransformer):
+    """Puts what was found in the place of a pattern's names."""
 
-    class Fill(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.AST:  # ast calls it so
-            return deepcopy(found[node.id]) if _is_any(node) else node
+    def __init__(self, found: Found) -> None:
+        self._found = found
 
-    return Fill().visit(deepcopy(new))
+    def visit_Name(self, node: ast.Name) -> ast.AST:  # ast calls it so
+        if node.id not in self._found:
+            return node
+        filled = deepcopy(self._found[node.id])
+        if hasattr(filled, "ctx"):
+            filled.ctx = node.ctx
+        return filled

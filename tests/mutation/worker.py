@@ -1,16 +1,17 @@
-"""Replays recorded runs with some sources changed, in a process of its own: which runs notice?
+"""Replays recorded runs with some rules changed, in a process of its own: which runs notice?
 
     python tests/mutation/worker.py MUTANT CASE...
 
 writes one line a case (a recorded run, or the path of a test), `noticed` or `identical`. Nothing goes to
-disk: changed modules are compiled from changed text as they are imported.
+disk: changed modules are compiled from changed syntax trees as they are imported.
 """
 
 from __future__ import annotations
 
+import ast
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
@@ -23,40 +24,34 @@ LONGEST_S = 30
 
 
 class _ChangedLoader(SourceFileLoader):
-    def __init__(self, name: str, path: str, edits: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, name: str, path: str, tree: ast.Module) -> None:
         super().__init__(name, path)
-        self._edits = edits
+        self._tree = tree
 
     def get_code(self, fullname: str) -> CodeType:
-        return compile(changed(Path(self.path), self._edits), self.path, "exec")
+        return compile(self._tree, self.path, "exec")
 
 
 class _ChangedFinder(MetaPathFinder):
-    def __init__(self, edits: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-        self._edits = {path.removesuffix(".py").replace("/", "."): (path, of) for path, of in edits.items()}
+    def __init__(self, trees: Mapping[str, ast.Module]) -> None:
+        self._trees = trees
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if fullname not in self._edits:
+        if fullname not in self._trees:
             return None
-        place, edits = self._edits[fullname]
-        file = str(REPO / place)
-        return spec_from_file_location(fullname, file, loader=_ChangedLoader(fullname, file, edits))
+        file = REPO / Path(*fullname.split("."))
+        file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+        loader = _ChangedLoader(fullname, str(file), self._trees[fullname])
+        return spec_from_file_location(fullname, file, loader=loader)
 
 
-def changed(file: Path, edits: Sequence[tuple[str, str]]) -> str:
-    """The source with every edit applied; `LookupError` if one finds nothing to change."""
-    text = file.read_text(encoding="utf-8")
-    for old, new in edits:
-        if old not in text:
-            raise LookupError(f"{file.name} has no {old!r} to change")
-        text = text.replace(old, new)
-    return text
-
-
-def install(edits: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Let modules imported from now on be the changed ones."""
-    assert not any(name.split(".")[0] == "scheduler" for name in sys.modules), "too late"
-    sys.meta_path.insert(0, _ChangedFinder(edits))
+def scheduler_trees() -> dict[str, ast.Module]:
+    """The syntax trees of all modules of the scheduler, by the names by which they are imported."""
+    trees = {}
+    for file in sorted((REPO / "scheduler").rglob("*.py")):
+        name = ".".join(file.relative_to(REPO).with_suffix("").parts).removesuffix(".__init__")
+        trees[name] = ast.parse(file.read_text(encoding="utf-8"))
+    return trees
 
 
 def notices(case: str) -> bool:
@@ -86,9 +81,18 @@ def notices(case: str) -> bool:
 def main() -> None:
     sys.path[0] = str(REPO)
     from tests.mutation.mutants import MUTANTS
+    from tests.mutation.patterns import Module, changed
 
     name, *cases = sys.argv[1:]
-    install(MUTANTS[name].by_file())
+    edits = MUTANTS[name].edits
+    trees = {
+        module: changed(tree, edits)
+        for module, tree in scheduler_trees().items()
+        if any(Module(tree).places(edit) for edit in edits)
+    }
+    assert trees, "nothing to change"
+    assert not any(module.split(".")[0] == "scheduler" for module in sys.modules), "too late"
+    sys.meta_path.insert(0, _ChangedFinder(trees))
     for case in cases:
         sys.stdout.write("noticed\n" if notices(case) else "identical\n")
         sys.stdout.flush()
