@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sim.report.cells import duration
-from sim.report.footnotes import error_lines, facts_line, note_lines
+from sim.report.cells import duration, error_lines, facts_line, note_lines
 
 Summary = Mapping[str, object]
 

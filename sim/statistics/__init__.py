@@ -4,11 +4,17 @@ Own short code, for no maintained library has these; only the quantiles of Stude
 is tested on queues whose answers are known.
 """
 
-from sim.statistics.intervals import Interval, jackknife_interval, replication_interval
+from sim.statistics.intervals import (
+    Interval,
+    Trust,
+    jackknife_interval,
+    replication_interval,
+    trials_to_show,
+    trust_in_percentile,
+    wilson_interval,
+)
 from sim.statistics.paired import PairedDifferences, paired_difference, pairs_to_show, sign_test
-from sim.statistics.precision import replications_needed, two_stage_interval
-from sim.statistics.proportions import Trust, trials_to_show, trust_in_percentile, wilson_interval
-from sim.statistics.series import WarmUp, batch_means, mser5
+from sim.statistics.series import WarmUp, batch_means, mser5, replications_needed, two_stage_interval
 
 __all__ = [
     "Interval",

@@ -14,7 +14,7 @@ from sim.cli.commands import app
 from sim.errors import InputError
 from sim.evidence.releases import ReleaseComparison, compare_releases
 from sim.evidence.releases.answer import METRICS
-from sim.evidence.releases.compare import KV_MEMORY, STEP_TIMES
+from sim.evidence.releases.differences import KV_MEMORY, STEP_TIMES
 from sim.jobs.options import RunOptions
 from sim.random_streams import streams
 from sim.scenario import load_scenario

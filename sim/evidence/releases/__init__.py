@@ -6,6 +6,7 @@ and `answer.py` tells what came of it.
 """
 
 from sim.evidence.releases.answer import Effect, ReleaseComparison
-from sim.evidence.releases.compare import Difference, compare_releases, differences
+from sim.evidence.releases.compare import compare_releases
+from sim.evidence.releases.differences import Difference, differences
 
 __all__ = ["Difference", "Effect", "ReleaseComparison", "compare_releases", "differences"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sim.evidence.releases.compare import Difference
+from sim.evidence.releases.differences import Difference
 from sim.jobs.points import Outcome
 from sim.report.answer import ScenarioAnswer, records
 from sim.report.document import Block, Bullets, Heading, Paragraph, Preformatted, Table

@@ -24,9 +24,21 @@ from sim.questions.compare.results import (
 )
 from sim.questions.sweep.measures import thin_percentiles
 from sim.report.answer import ScenarioAnswer, records
-from sim.report.cells import NONE, THIN, Row, number, plus_minus, rows_of, three_digits, value
+from sim.report.cells import (
+    NONE,
+    THIN,
+    Row,
+    error_lines,
+    facts_line,
+    note_lines,
+    number,
+    plus_minus,
+    rows_of,
+    three_digits,
+    value,
+    warm_up_words,
+)
 from sim.report.document import Block, Bullets, Paragraph, Plate, drawing, table_of_columns
-from sim.report.footnotes import error_lines, facts_line, note_lines, warm_up_words
 from sim.results.metrics import is_thin
 from sim.statistics.intervals import LEVEL, replication_interval
 from sim.statistics.paired import LEAST_DISTINCT, PairedDifferences, pairs_to_show

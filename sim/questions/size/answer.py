@@ -17,10 +17,20 @@ from sim.questions.size.promise import BROKEN, CLOSE, MET, NO_DATA, Judgement, P
 from sim.questions.size.results import ANSWER, CLOSE_WORDS, Results
 from sim.questions.sweep.cells import words
 from sim.report.answer import ScenarioAnswer, records
-from sim.report.cells import NONE, Row, number, rows_of, share, value
+from sim.report.cells import (
+    NONE,
+    Row,
+    error_lines,
+    facts_line,
+    note_lines,
+    number,
+    rows_of,
+    share,
+    value,
+    warm_up_words,
+)
 from sim.report.document import Block, Bullets, Paragraph, Plate, drawing, table_of_columns
-from sim.report.footnotes import error_lines, facts_line, note_lines, warm_up_words
-from sim.statistics.proportions import trials_to_show, wilson_interval
+from sim.statistics.intervals import trials_to_show, wilson_interval
 from sim.values import Json, plain_json
 
 HOW_TO_PRICE = (

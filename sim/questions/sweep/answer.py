@@ -14,9 +14,20 @@ from sim.questions.sweep.measures import number as number_of
 from sim.questions.sweep.results import Results
 from sim.questions.sweep.tables import PER_HOUR, PER_MILLION
 from sim.report.answer import ScenarioAnswer, records
-from sim.report.cells import THIN, Row, duration, number, plus_minus, rows_of, share, value
+from sim.report.cells import (
+    THIN,
+    Row,
+    duration,
+    error_lines,
+    facts_line,
+    note_lines,
+    number,
+    plus_minus,
+    rows_of,
+    share,
+    value,
+)
 from sim.report.document import Block, Bullets, Paragraph, Plate, Preformatted, table_of_columns
-from sim.report.footnotes import error_lines, facts_line, note_lines
 from sim.values import Json, plain_json
 
 if TYPE_CHECKING:

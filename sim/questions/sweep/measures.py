@@ -7,10 +7,15 @@ from math import isfinite, isnan, nan
 
 import numpy as np
 
-from sim.statistics.intervals import Interval, replication_interval
+from sim.statistics.intervals import (
+    Interval,
+    Trust,
+    replication_interval,
+    trust_in_percentile,
+    wilson_interval,
+)
 from sim.statistics.paired import LEAST_DISTINCT
-from sim.statistics.precision import two_stage_interval
-from sim.statistics.proportions import Trust, trust_in_percentile, wilson_interval
+from sim.statistics.series import two_stage_interval
 from sim.values import Json
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")

@@ -16,8 +16,7 @@ from sim.jobs.points import Outcome, Point
 from sim.questions.sweep.cells import Cell
 from sim.questions.sweep.measures import measures
 from sim.statistics.intervals import Interval
-from sim.statistics.precision import FIRST_STAGE, replications_needed, two_stage_interval
-from sim.statistics.series import mser5
+from sim.statistics.series import FIRST_STAGE, mser5, replications_needed, two_stage_interval
 
 Simulate = Callable[[Sequence[Point]], list[Outcome]]
 
@@ -57,7 +56,7 @@ def run_cells(cells: Sequence[Cell], seeds: Sequence[int], simulate: Simulate) -
 def run_to_precision(
     cells: Sequence[Cell], seed_of: Callable[[int], int], wanted: Precision, simulate: Simulate
 ) -> Runs:
-    """Ten replications of each cell, then as many as Stein's rule asks for (see `sim.statistics.precision`).
+    """Ten replications of each cell, then as many as Stein's rule asks for (see `sim.statistics.series`).
 
     The mean is known better after the second stage, so the number is worked out anew, with the variance of
     the first stage, until it is reached. Cells with failed runs stay as they are.

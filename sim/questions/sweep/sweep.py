@@ -33,7 +33,7 @@ from sim.questions.sweep.runs import (
 )
 from sim.questions.sweep.tables import add_costs, cell_table, replication_table
 from sim.scenario import Scenario, SloTarget
-from sim.statistics.precision import FIRST_STAGE
+from sim.statistics.series import FIRST_STAGE
 
 REPLICATIONS = 5
 MOST_REPLICATIONS = 200
