@@ -12,8 +12,7 @@ from scheduler.engine_core import EngineCore, Sampler
 from scheduler.errors import InvariantError
 from scheduler.output import EngineCoreOutputs, SchedulerOutput, SteadySteps, StepRun
 from scheduler.policies import VictimPolicy, WaitingOrder
-from scheduler.request import EOS_TOKEN_ID, Request
-from scheduler.status import FinishReason, RequestStatus
+from scheduler.request import EOS_TOKEN_ID, FinishReason, Request, RequestStatus
 from scheduler.streaming import SessionInput
 
 __all__ = [

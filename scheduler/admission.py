@@ -9,10 +9,9 @@ from __future__ import annotations
 from scheduler.kv_cache.interface import PrefixHits
 from scheduler.output import SchedulerOutput
 from scheduler.remote_loads import RemoteLoads
-from scheduler.request import Request
+from scheduler.request import PREEMPTED, WAITING, Request, RequestStatus
 from scheduler.speculation import Drafter
 from scheduler.state import EngineState
-from scheduler.status import PREEMPTED, WAITING, RequestStatus
 
 
 class AdmissionGates:

@@ -17,9 +17,8 @@ from scheduler.config import SchedulerConfig
 from scheduler.kv_cache.interface import KVCache
 from scheduler.output import SchedulerOutput
 from scheduler.release import Rules
-from scheduler.request import Request
+from scheduler.request import RUNNING, Request, RequestStatus
 from scheduler.speculation import Drafter
-from scheduler.status import RUNNING, RequestStatus
 
 
 class StopRules:

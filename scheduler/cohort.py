@@ -26,11 +26,10 @@ from scheduler.calendar import Calendar, insert, merged
 from scheduler.kv_cache.plain import PlainKVCache
 from scheduler.output import SchedulerOutput, SteadySteps, StepRun
 from scheduler.policies import VictimPolicy
-from scheduler.request import Member, Request
+from scheduler.request import RUNNING, Member, Request
 from scheduler.scheduler import Scheduler
 from scheduler.speculation import Drafter
 from scheduler.state import EngineState
-from scheduler.status import RUNNING
 
 Forecast = Callable[[Request], int]
 """An executor's announcement: how many of a request's next output tokens, those not yet appended, will each

@@ -32,16 +32,19 @@ from scheduler.policies import (
     PriorityOrder,
     VictimPolicy,
 )
-from scheduler.prefill_interval import PrefillInterval
 from scheduler.release import Release
 from scheduler.release import release as find_release
 from scheduler.remote_loads import RemoteLoads
-from scheduler.request import Request
+from scheduler.request import Request, RequestStatus
 from scheduler.scheduler import Scheduler
 from scheduler.speculation import AcceptAll, Drafter, DraftValidator, attach_drafts, drafter
-from scheduler.state import EngineState
-from scheduler.stats import PreemptionAccounts, PrefixCacheStats, SpecDecodeStats
-from scheduler.status import RequestStatus
+from scheduler.state import (
+    EngineState,
+    PreemptionAccounts,
+    PrefillInterval,
+    PrefixCacheStats,
+    SpecDecodeStats,
+)
 from scheduler.streaming import SessionInput, Sessions
 from scheduler.update import OutputUpdate
 from scheduler.waiting import FairQueue, WaitingLine, make_queue

@@ -15,8 +15,7 @@ from scheduler.engine_core import EngineCore
 from scheduler.errors import InvariantError
 from scheduler.kv_cache.interface import NULL_BLOCK
 from scheduler.output import SchedulerOutput
-from scheduler.request import Request
-from scheduler.status import RequestStatus
+from scheduler.request import Request, RequestStatus
 
 _WAITING = {
     RequestStatus.WAITING,

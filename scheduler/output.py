@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from scheduler.request import Request
-from scheduler.status import FinishReason
+from scheduler.request import FinishReason, Request
 
 
 def count_recomputed(request: Request, num_computed_before: int, num_tokens: int) -> int:

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from scheduler.connector import KVReport
 from scheduler.output import RequestOutput, SchedulerOutput
-from scheduler.request import Request
+from scheduler.request import FinishReason, Request, RequestStatus
 from scheduler.state import EngineState
-from scheduler.status import FinishReason, RequestStatus
 
 
 class RemoteLoads:

@@ -23,10 +23,9 @@ from scheduler.errors import InvariantError
 from scheduler.kv_cache.interface import PrefixHits
 from scheduler.output import SchedulerOutput
 from scheduler.policies import FcfsTail, RunningView, VictimPolicy, VictimView
-from scheduler.request import Request
+from scheduler.request import PREEMPTED, RUNNING, Request, RequestStatus
 from scheduler.speculation import Drafter, use_drafts
 from scheduler.state import EngineState
-from scheduler.status import PREEMPTED, RUNNING, RequestStatus
 
 _NO_MATCH: Final = ExternalMatch(0, False)
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scheduler.engine_core import EngineCore
-from scheduler.request import Request
-from scheduler.status import RequestStatus
+from scheduler.request import Request, RequestStatus
 
 OutsideEvent = tuple[Literal["load", "send", "grammar", "input", "connector"], int]
 """What could come from outside, and the request it is about: the end of a load or of a send, a compiled

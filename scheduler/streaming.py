@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.request import Request
+from scheduler.request import Request, RequestStatus
 from scheduler.state import EngineState
-from scheduler.status import RequestStatus
 from scheduler.tokens import TokenRange
 
 

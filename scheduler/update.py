@@ -8,10 +8,8 @@ from scheduler.bookkeeping import LIVE, Arrival, SyncBookkeeping
 from scheduler.connector import KVReport
 from scheduler.output import EngineCoreOutputs, RequestOutput, SchedulerOutput
 from scheduler.remote_loads import RemoteLoads
-from scheduler.request import Request, place_of
-from scheduler.state import EngineState
-from scheduler.stats import SpecDecodeStats
-from scheduler.status import FINISH_REASONS, FIRST_FINISHED, RUNNING, RequestStatus
+from scheduler.request import FINISH_REASONS, FIRST_FINISHED, RUNNING, Request, RequestStatus, place_of
+from scheduler.state import EngineState, SpecDecodeStats
 from scheduler.streaming import Sessions
 
 

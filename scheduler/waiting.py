@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
 from scheduler.policies import AnyWaitingOrder, FairOrder, FcfsOrder, RequestView, WaitingOrder
-from scheduler.request import Request
-from scheduler.status import WAITING, RequestStatus
+from scheduler.request import WAITING, Request, RequestStatus
 
 
 class WaitingLine:

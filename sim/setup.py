@@ -25,9 +25,9 @@ from cost_models import (
 from cost_models.memory import kv_bytes_per_token, lora_bytes
 from cost_models.weights import model_weight_dtype, weights_bytes
 from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig, SpeculativeConfig
+from sim.cluster.connectors import OffloadSpec
 from sim.cluster.external_cache import ExternalCacheSpec
 from sim.cluster.grammars import GrammarSpec
-from sim.cluster.host_offload import OffloadSpec
 from sim.cluster.replica_spec import ReplicaSpec, kv_capacity_tokens
 from sim.cluster.speculation import Acceptance, DraftModel, FixedDrafter, ModelDrafter, SpeculationSpec
 from sim.errors import InputError

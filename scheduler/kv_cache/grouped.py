@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import deque
 
 from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec
-from scheduler.kv_cache.entry import EntryLimit, InBlockBoundary, ReachableBlocks
 from scheduler.kv_cache.hashes import BlockHasher
 from scheduler.kv_cache.interface import NEVER, NULL_BLOCK, KVCache, PrefixHits
 from scheduler.kv_cache.lookup import PrefixLookup
-from scheduler.kv_cache.manager import GroupManager
+from scheduler.kv_cache.manager import EntryLimit, GroupManager, InBlockBoundary, ReachableBlocks
 from scheduler.kv_cache.pool import BlockPool
 from scheduler.kv_cache.windows import AlignedMambaManager, ChunkedLocalManager, MambaManager, SlidingManager
 from scheduler.release import Rules

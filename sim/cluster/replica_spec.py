@@ -12,9 +12,9 @@ from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig
 from scheduler.engine_core import RELEASE_0_16
 from scheduler.policies import AnyWaitingOrder, VictimPolicy
 from scheduler.release import Release
+from sim.cluster.connectors import OffloadSpec
 from sim.cluster.external_cache import ExternalCacheSpec
 from sim.cluster.grammars import GrammarSpec
-from sim.cluster.host_offload import OffloadSpec
 from sim.cluster.speculation import SpeculationSpec
 from sim.cluster.step_shape import StepTimer
 from sim.workload import RequestTable

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from scheduler import EngineCore, FinishReason, Request
 from sim.cluster.clients import Clients
 from sim.cluster.clock import Clock
-from sim.cluster.connectors import make_connectors
-from sim.cluster.host_offload import HostOffload
+from sim.cluster.connectors import HostOffload, make_connectors
 from sim.cluster.laws import LawChecks
 from sim.cluster.planned import PlannedReplica
 from sim.cluster.progress_guard import ProgressGuard, StuckError

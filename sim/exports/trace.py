@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.errors import Fault, InputError, input_error, writing
-from sim.results.spans import preemption_cuts, request_ends, request_spans
+from sim.results.run_tables import preemption_cuts, request_ends, request_spans
 from sim.values import Ints
 
 if TYPE_CHECKING:

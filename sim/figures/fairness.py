@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from sim.figures.samples import METRICS, latency_s
 from sim.figures.style import MUTED, axes_for, colours, legend_above, plain_log, styled
 from sim.results.metrics import FEW_ABOVE, is_thin
-from sim.results.spans import last_moment, request_ends
+from sim.results.run_tables import last_moment, request_ends
 from sim.values import Floats
 
 

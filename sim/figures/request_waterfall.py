@@ -18,7 +18,7 @@ from sim.figures.style import (
     legend_above,
     styled,
 )
-from sim.results.spans import MOMENTS, last_moment, preemption_cuts, request_ends, request_spans
+from sim.results.run_tables import MOMENTS, last_moment, preemption_cuts, request_ends, request_spans
 
 MAX_ROWS = 40
 MAX_NOTES = 20

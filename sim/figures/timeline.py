@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sim.figures.style import MUTED, axes_for, columns_of, figure_legend, figure_of, legend_above, panels_for
-from sim.results.spans import last_moment, request_ends
+from sim.results.run_tables import last_moment, request_ends
 from sim.values import Floats
 
 Indices = npt.NDArray[np.intp]

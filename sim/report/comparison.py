@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sim.report.document import Block, Bullets, Heading, Paragraph, Plate, Table
 from sim.report.run_report import WIDE_IN, Report, caption, describe_system, write_page
 from sim.report.tables import differences
-from sim.results.spans import last_moment, request_ends
+from sim.results.run_tables import last_moment, request_ends
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

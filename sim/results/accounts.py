@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler import EngineCore
-from scheduler.stats import PreemptionAccount
+from scheduler.state import PreemptionAccount
 from sim.cluster.external_cache import ExternalCache, LruBlocks
 from sim.cluster.recorder import Recorder, RequestLog, Status
 from sim.cluster.speculation import SpeculativeModelRunner

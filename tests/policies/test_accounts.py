@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler import EngineCore, KVCacheConfig, SchedulerConfig
-from scheduler.stats import PreemptionAccounts
+from scheduler.state import PreemptionAccounts
 from tests.policies.helpers import actor, fresh, play
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler import Request, RequestStatus
 from scheduler.release import release
-from sim.cluster.host_offload import HostOffload, OffloadSpec
+from sim.cluster.connectors import HostOffload, OffloadSpec
 from sim.cluster.recorder import Status
 from sim.cluster.servers import Link
 from tests.cluster.helpers import FixedTimer, make_table, make_world, step_spans, token_times_s

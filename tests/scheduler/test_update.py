@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler import EOS_TOKEN_ID, FinishReason, InvariantError, Request, RequestStatus, SpeculativeConfig
-from scheduler.status import MOVES, check_move
+from scheduler.request import MOVES, check_move
 from tests.scheduler.helpers import free_blocks, ids, make_engine, make_requests, sample, scheduled, step
 
 

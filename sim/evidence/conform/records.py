@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from scheduler import EngineCore, EngineCoreOutputs, FinishReason, KVReport, Request, SchedulerOutput
-from scheduler.stats import PrefixCacheStats
+from scheduler.state import PrefixCacheStats
 from sim.evidence.conform.case import Case, Record
 from sim.evidence.conform.pretended import PretendedModel
 
