@@ -12,8 +12,14 @@ import numpy as np
 from cost_models.calibration import Calibration
 from cost_models.deployment import Deployment
 from cost_models.engines import LARGE_PRODUCT_ROWS, LARGE_PRODUCT_TILE_ROWS, ServingFacts, padded_tokens
-from cost_models.operators.collectives import all_reduce_s, nccl_s, send_recv_s
-from cost_models.operators.products import experts_touched, moe_s, rising_gemm_time
+from cost_models.operators.products import (
+    all_reduce_s,
+    experts_touched,
+    moe_s,
+    nccl_s,
+    rising_gemm_time,
+    send_recv_s,
+)
 from cost_models.operators.roofline import Floats, pnorm
 from cost_models.weights import Linear, attention_linears, ffn_linears, head_parameters
 

@@ -22,7 +22,7 @@ from cost_models.errors import CalibrationError
 from cost_models.fit.forms import Form, form
 from cost_models.fit.tables import OperatorTable, read_tables
 from cost_models.gpus import gpu
-from cost_models.operators.collectives import CUSTOM_ALL_REDUCE_LIMIT_BYTES
+from cost_models.operators.products import CUSTOM_ALL_REDUCE_LIMIT_BYTES
 from cost_models.operators.roofline import Floats
 
 LOSS_SCALE = 0.05  # Relative errors beyond this count linearly instead of squared (soft L1).

@@ -26,8 +26,16 @@ from cost_models.errors import CalibrationError
 from cost_models.fit.tables import OperatorTable
 from cost_models.gpus import Gpu, gpu
 from cost_models.operators.attention import decode_attention_s, prefill_attention_s
-from cost_models.operators.collectives import all_reduce_s, custom_all_reduce_s, nccl_s, send_recv_s
-from cost_models.operators.products import expert_loads, gemm_datasheet_s, gemm_s, moe_s
+from cost_models.operators.products import (
+    all_reduce_s,
+    custom_all_reduce_s,
+    expert_loads,
+    gemm_datasheet_s,
+    gemm_s,
+    moe_s,
+    nccl_s,
+    send_recv_s,
+)
 from cost_models.operators.roofline import PASSES, Floats, small_op_s
 
 US = 1e-6

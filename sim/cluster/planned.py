@@ -18,8 +18,8 @@ from simpy import Event
 from cost_models import DecodeRun
 from scheduler import Request, SchedulerOutput, StepRun
 from sim.cluster.clock import Alarm
+from sim.cluster.recorder import StepCounts, StepLog
 from sim.cluster.replica import Batch, Replica
-from sim.cluster.step_log import StepCounts, StepLog
 
 _time = itemgetter(0)
 _REACH = (16, 1024)

@@ -22,11 +22,10 @@ from sim.cluster.connectors import TimedConnector
 from sim.cluster.grammars import GrammarCompiler, GrammarSpec
 from sim.cluster.model_runner import ModelRunner
 from sim.cluster.progress_guard import ProgressGuard
-from sim.cluster.recorder import Recorder
+from sim.cluster.recorder import Recorder, StepCounts
 from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.servers import GpuQueue
 from sim.cluster.speculation import time_speculative_step
-from sim.cluster.step_log import StepCounts
 from sim.cluster.step_shape import time_step
 
 

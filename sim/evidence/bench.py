@@ -148,7 +148,7 @@ _PHASES = (
     ("/cost_models/", "step cost"),
     ("/sim/cluster/plan", "plans"),
     ("/sim/cluster/recorder.py", "records"),
-    ("/sim/cluster/step_log.py", "records"),
+    ("/sim/cluster/recorder.py", "records"),
     ("/sim/cluster/", "replicas and router"),
     ("/sim/results/", "summary"),
     ("/sim/", "scenario and workload"),

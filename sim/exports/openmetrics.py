@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.cluster.recorder import Status, TokenTimes
-from sim.cluster.step_log import STEP_FIELDS
+from sim.cluster.recorder import STEP_FIELDS, Status, TokenTimes
 from sim.results.metrics import Sample, inter_token_gaps, sample
 from sim.values import Ints
 

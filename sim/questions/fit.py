@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.cluster.step_log import histogram
+from sim.cluster.recorder import histogram
 from sim.random_streams import streams
 from sim.results.metrics import percentiles_over_time
 from sim.scenario import Scenario

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cost_models.step_cost import BOUNDS
-from sim.cluster.recorder import Recorder, Status, TokenTimes
-from sim.cluster.step_log import STEP_FIELDS
+from sim.cluster.recorder import STEP_FIELDS, Recorder, Status, TokenTimes
 from sim.results.metrics import RequestTimes
 from sim.values import Floats
 from sim.workload import RequestTable

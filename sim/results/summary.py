@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.step_cost import BOUNDS
-from sim.cluster.recorder import Recorder, RequestLog, Status, TokenTimes
-from sim.cluster.step_log import StepTotals, add_histograms
+from sim.cluster.recorder import Recorder, RequestLog, Status, StepTotals, TokenTimes, add_histograms
 from sim.results.metrics import (
     PERCENTILES,
     VLLM_NAMES,

@@ -20,14 +20,17 @@ from cost_models.operators.attention import (
     decode_attention_s,
     prefill_attention_s,
 )
-from cost_models.operators.collectives import all_reduce_s, custom_all_reduce_s, nccl_s, send_recv_s
 from cost_models.operators.products import (
+    all_reduce_s,
+    custom_all_reduce_s,
     expert_loads,
     experts_touched,
     gemm_s,
     gemm_time,
     moe_s,
+    nccl_s,
     rising_gemm_time,
+    send_recv_s,
 )
 from cost_models.operators.roofline import pnorm, small_op_s, soft_max
 from tests.cost_models.helpers import IDEAL_DECODE, IDEAL_GEMM, IDEAL_PREFILL, ROUND_GPU, floats

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.cluster.recorder import StepRuns
-from sim.cluster.step_log import StepLog
+from sim.cluster.recorder import StepLog, StepRuns
 
 
 def decode_steps(n: int) -> list[tuple[float, ...]]:
