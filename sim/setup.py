@@ -28,8 +28,8 @@ from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig, Sp
 from sim.cluster.connectors import OffloadSpec
 from sim.cluster.external_cache import ExternalCacheSpec
 from sim.cluster.grammars import GrammarSpec
+from sim.cluster.model_runner import Acceptance, DraftModel, FixedDrafter, ModelDrafter, SpeculationSpec
 from sim.cluster.replica_spec import ReplicaSpec, kv_capacity_tokens
-from sim.cluster.speculation import Acceptance, DraftModel, FixedDrafter, ModelDrafter, SpeculationSpec
 from sim.errors import InputError
 from sim.plugins import victim_policy_maker, waiting_order_maker
 from sim.random_streams import streams

@@ -1,11 +1,10 @@
 """Who goes first and who has to go: the choices of a scheduler that are worth exchanging.
 
 Each policy is an object with one method that sees requests through read-only views (`view`) and nothing of
-the future. The defaults are vLLM's; `registry` finds the others by name.
+the future. The defaults are vLLM's; `policy_class` finds the others by name.
 """
 
 from scheduler.policies.fair import FairOrder
-from scheduler.policies.registry import VICTIM_POLICIES, WAITING_ORDERS, UnknownPolicyError, policy_class
 from scheduler.policies.victim import (
     FcfsTail,
     FewestGenerated,
@@ -19,15 +18,19 @@ from scheduler.policies.victim import (
 )
 from scheduler.policies.view import RequestView, RunningView, VictimView
 from scheduler.policies.waiting_order import (
+    VICTIM_POLICIES,
+    WAITING_ORDERS,
     AgedPriorityOrder,
     FcfsOrder,
     PriorityOrder,
     ShortestJobFirst,
+    UnknownPolicyError,
     WaitingOrder,
+    policy_class,
 )
 
 AnyWaitingOrder = WaitingOrder | FcfsOrder | FairOrder
-"""What `scheduler.queues.make_queue` makes a queue for."""
+"""What `scheduler.waiting.make_queue` makes a queue for."""
 
 __all__ = [
     "VICTIM_POLICIES",

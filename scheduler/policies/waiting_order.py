@@ -1,15 +1,26 @@
-"""Waiting orders: who is admitted first when there is room.
+"""Waiting orders, that is who is admitted first when there is room; and all policies by their names.
 
 An order gives each request a key; the smallest goes first. Two orders are no matter of a single request and
-have queues of their own (`scheduler.queues.make_queue`): `FcfsOrder`, where the place in the queue decides,
-and `fair.FairOrder`, where the service that a whole client has had does.
+have queues of their own (`scheduler.waiting`): `FcfsOrder`, where the place in the queue decides, and
+`fair.FairOrder`, where the service that a whole client has had does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Protocol
 
+from scheduler.policies.fair import FairOrder
+from scheduler.policies.victim import (
+    FcfsTail,
+    FewestGenerated,
+    LeastComputed,
+    LowestPriority,
+    MostBlocksFreed,
+    ShortestRemaining,
+)
 from scheduler.policies.view import RequestView
 
 SortKey = tuple[float | str, ...]
@@ -63,3 +74,34 @@ class ShortestJobFirst:
 
 class FcfsOrder:
     """vLLM's default: first come, first served; a preempted request goes to the front."""
+
+
+VICTIM_POLICIES: dict[str, type] = {
+    "fcfs_tail": FcfsTail,
+    "priority": LowestPriority,
+    "least_computed": LeastComputed,
+    "most_blocks_freed": MostBlocksFreed,
+    "fewest_generated": FewestGenerated,
+    "shortest_remaining": ShortestRemaining,
+}
+
+WAITING_ORDERS: dict[str, type] = {
+    "fcfs": FcfsOrder,
+    "priority": PriorityOrder,
+    "aged_priority": AgedPriorityOrder,
+    "shortest_job_first": ShortestJobFirst,
+    "fair": FairOrder,
+}
+
+
+class UnknownPolicyError(ValueError):
+    """No policy has that name; the message lists those there are."""
+
+
+def policy_class(registry: Mapping[str, type], kind: str) -> type:
+    """The class registered as `kind`; `UnknownPolicyError` names those there are."""
+    if kind in registry:
+        return registry[kind]
+    near = get_close_matches(kind, registry, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise UnknownPolicyError(f"no policy '{kind}'; known are {', '.join(registry)}{hint}")

@@ -17,15 +17,13 @@ from simpy import Event
 from cost_models.step_cost import BOUNDS
 from scheduler import EngineCore, FinishReason, KVReport, Request, SchedulerOutput
 from scheduler.output import RequestOutput
-from sim.cluster.clock import Clock, LateEvent, late_alarm, late_timeout
+from sim.cluster.clock import Clock, LateEvent, ProgressGuard, late_alarm, late_timeout
 from sim.cluster.connectors import TimedConnector
 from sim.cluster.grammars import GrammarCompiler, GrammarSpec
-from sim.cluster.model_runner import ModelRunner
-from sim.cluster.progress_guard import ProgressGuard
+from sim.cluster.model_runner import ModelRunner, time_speculative_step
 from sim.cluster.recorder import Recorder, StepCounts
 from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.servers import GpuQueue
-from sim.cluster.speculation import time_speculative_step
 from sim.cluster.step_shape import time_step
 
 

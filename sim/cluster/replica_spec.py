@@ -15,7 +15,7 @@ from scheduler.release import Release
 from sim.cluster.connectors import OffloadSpec
 from sim.cluster.external_cache import ExternalCacheSpec
 from sim.cluster.grammars import GrammarSpec
-from sim.cluster.speculation import SpeculationSpec
+from sim.cluster.model_runner import SpeculationSpec
 from sim.cluster.step_shape import StepTimer
 from sim.workload import RequestTable
 

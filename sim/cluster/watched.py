@@ -20,9 +20,9 @@ from simpy import Event
 
 from cost_models import StepCost
 from scheduler import EngineCore, Request, SchedulerOutput
+from sim.cluster.model_runner import time_speculative_step
 from sim.cluster.planned import Plan, PlannedReplica
 from sim.cluster.replica import Batch
-from sim.cluster.speculation import time_speculative_step
 from sim.cluster.step_shape import time_step
 
 

@@ -9,16 +9,15 @@ from contextlib import contextmanager
 
 from scheduler import EngineCore, FinishReason, Request
 from sim.cluster.clients import Clients
-from sim.cluster.clock import Clock
+from sim.cluster.clock import Clock, ProgressGuard, StuckError
 from sim.cluster.connectors import HostOffload, make_connectors
 from sim.cluster.laws import LawChecks
+from sim.cluster.model_runner import make_model_runner
 from sim.cluster.planned import PlannedReplica
-from sim.cluster.progress_guard import ProgressGuard, StuckError
 from sim.cluster.recorder import Recorder, Status
 from sim.cluster.replica import Batch, Replica
 from sim.cluster.replica_spec import ReplicaSpec, kv_capacity_tokens
 from sim.cluster.router import Router
-from sim.cluster.speculation import make_model_runner
 from sim.cluster.watched import Watch, WatchedEngine, WatchedReplica
 from sim.workload import RequestTable, Workload
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scheduler import EngineCore
 from scheduler.state import PreemptionAccount
 from sim.cluster.external_cache import ExternalCache, LruBlocks
+from sim.cluster.model_runner import SpeculativeModelRunner
 from sim.cluster.recorder import Recorder, RequestLog, Status
-from sim.cluster.speculation import SpeculativeModelRunner
 from sim.cluster.world import World
 from sim.values import Bools, Ints, Json
 from sim.workload import RequestTable
@@ -25,7 +25,7 @@ from sim.workload import RequestTable
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.cluster.progress_guard import StuckError
+    from sim.cluster.clock import StuckError
 
 USUAL_PREEMPTIONS = 4
 """Preemptions of one request up to which nobody speaks of thrashing."""

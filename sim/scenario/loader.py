@@ -17,9 +17,8 @@ import scenarios
 from sim.errors import Fault, InputError, did_you_mean, input_error, os_reason
 from sim.scenario.checks import scenario_faults
 from sim.scenario.faults import unknown_null_faults, validation_faults
-from sim.scenario.overrides import apply_overrides
 from sim.scenario.scenario import MOST_NAME_LETTERS, NAME_PATTERN, Scenario
-from sim.scenario.yaml_text import Data, Places, read_yaml
+from sim.scenario.yaml_text import Data, Places, apply_overrides, read_yaml
 
 _SUFFIXES = (".yaml", ".yml")
 

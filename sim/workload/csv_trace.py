@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sim.errors import did_you_mean
 from sim.scenario.section import MAX_REQUEST_TOKENS
 from sim.values import Floats, Ints
-from sim.workload.trace_rows import FaultLog, TraceRows
+from sim.workload.table import FaultLog, TraceRows
 
 PIECE_ROWS = 1 << 16
 _FIRST_YEAR, _LAST_YEAR = 1900, 2200

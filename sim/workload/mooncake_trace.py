@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.errors import did_you_mean
 from sim.scenario.section import MAX_REQUEST_TOKENS
-from sim.workload.trace_rows import FaultLog, TraceRows
+from sim.workload.table import FaultLog, TraceRows
 
 PIECE_ROWS = 1 << 14
 _REQUIRED = ("timestamp", "input_length", "output_length")

@@ -13,9 +13,8 @@ from sim.scenario.workload import DEFAULT_CLASS, TraceWorkload
 from sim.values import Floats, Ints
 from sim.workload.prompts import DistinctPrompts, HashedPrompts, Prompts, SessionPrompts
 from sim.workload.synthetic import share_prefixes
-from sim.workload.table import MAX_CLASSES, RequestTable
+from sim.workload.table import MAX_CLASSES, RequestTable, TraceRows
 from sim.workload.trace_reader import TraceWindow, read_trace
-from sim.workload.trace_rows import TraceRows
 
 
 def replayed_requests(

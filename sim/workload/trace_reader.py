@@ -17,7 +17,7 @@ import numpy as np
 from sim.errors import Fault, did_you_mean, input_error
 from sim.workload.csv_trace import CsvTrace
 from sim.workload.mooncake_trace import MooncakeTrace
-from sim.workload.trace_rows import FaultLog, TraceRows
+from sim.workload.table import FaultLog, TraceRows
 
 _GZIP_MAGIC = b"\x1f\x8b"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler import SchedulerConfig
-from sim.cluster.progress_guard import ProgressGuard, StuckError
+from sim.cluster.clock import ProgressGuard, StuckError
 from tests.cluster.helpers import make_table, make_world
 
 

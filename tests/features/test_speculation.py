@@ -8,7 +8,7 @@ import pytest
 from cost_models import Deployment, StepCostModel, StepShape
 from scheduler import EngineCore, InvariantError, KVCacheConfig, Request, SchedulerConfig, SpeculativeConfig
 from scheduler.invariants import check
-from sim.cluster.speculation import Acceptance, FixedDrafter, SpeculationSpec
+from sim.cluster.model_runner import Acceptance, FixedDrafter, SpeculationSpec
 from sim.simulation import simulate
 from tests.cluster.helpers import FixedTimer, make_table, make_world, token_times_s
 from tests.features.helpers import faults_of, make_scenario

@@ -17,7 +17,7 @@ from scheduler import (
 )
 from scheduler.release import release
 from scheduler.standstill import examine
-from sim.cluster.progress_guard import ProgressGuard, StuckError
+from sim.cluster.clock import ProgressGuard, StuckError
 from sim.evidence.conform.case import load_case
 from sim.evidence.conform.replay import Replay
 from tests.policies.helpers import fresh

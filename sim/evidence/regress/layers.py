@@ -24,8 +24,8 @@ import numpy as np
 from cost_models import StepCost, StepShape
 from cost_models.step_cost import DecodeRun
 from scheduler import EngineCore, Request, SchedulerOutput
+from sim.cluster.model_runner import FixedDrafter
 from sim.cluster.replica_spec import ReplicaSpec
-from sim.cluster.speculation import FixedDrafter
 from sim.evidence.regress.baseline import Decisions, Dispatch, Probe
 from sim.scenario import Scenario
 from sim.setup import EngineSetup, engine_setup

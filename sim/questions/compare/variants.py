@@ -15,9 +15,8 @@ from sim.scenario import Scenario, load_scenario
 from sim.scenario.cluster import ClusterSection
 from sim.scenario.engine import EngineSection
 from sim.scenario.loader import scenario_from_data, scenario_names
-from sim.scenario.overrides import parse_axis, parse_path, with_value
 from sim.scenario.section import Section
-from sim.scenario.yaml_text import Data, read_yaml
+from sim.scenario.yaml_text import Data, parse_axis, parse_path, read_yaml, with_value
 
 _KINDS: dict[str, tuple[type[Section], str]] = {
     "engine.victim_policy": (EngineSection, "victim_policy"),

@@ -11,8 +11,7 @@ from sim.errors import Fault, InputError
 from sim.questions.sweep.axes import Axis, Values, make_axes
 from sim.questions.sweep.cells import make_cells, words
 from sim.scenario import Scenario
-from sim.scenario.overrides import parse_grid
-from sim.scenario.yaml_text import Data
+from sim.scenario.yaml_text import Data, parse_grid
 from sim.setup import EngineSetup, engine_setup
 
 GPU, TENSOR = "gpu", "engine.tensor_parallel_size"

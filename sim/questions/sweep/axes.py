@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from sim.errors import Fault, InputError, input_error
 from sim.scenario.cluster import ClusterSection
 from sim.scenario.engine import EngineSection
-from sim.scenario.overrides import parse_axis, parse_grid
 from sim.scenario.scenario import Scenario
-from sim.scenario.yaml_text import Data
+from sim.scenario.yaml_text import Data, parse_axis, parse_grid
 
 RATE, CONCURRENCY = "workload.rate_per_s", "workload.max_concurrency"
 MOST_RATES = 15

@@ -16,9 +16,8 @@ from sim.errors import Fault, InputError, input_error
 from sim.questions.sweep.axes import Axis
 from sim.scenario import Scenario
 from sim.scenario.loader import scenario_from_data
-from sim.scenario.overrides import parse_path, with_value
 from sim.scenario.workload import TraceWorkload, plain_parts
-from sim.scenario.yaml_text import Data
+from sim.scenario.yaml_text import Data, parse_path, with_value
 from sim.workload.trace_reader import open_trace
 
 if TYPE_CHECKING:
