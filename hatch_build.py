@@ -69,9 +69,7 @@ def _plain_import(name: ast.alias) -> str:
         return f"import {name.name} as {name.asname}" if name.asname else f"import {name.name}"
     if name.asname:
         return f"import dryserve.{name.name} as {name.asname}"
-    package, dot, _ = name.name.partition(".")
-    deeper = f"import dryserve.{name.name}; " if dot else ""
-    return f"{deeper}from dryserve import {package}"
+    return f"import dryserve.{name.name}; from dryserve import {name.name.partition('.')[0]}"
 
 
 def lay_out(root: Path, package: Path) -> None:

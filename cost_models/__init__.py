@@ -5,6 +5,8 @@ come out (`StepCostModel`); a memory budget comes out of `memory_plan`. Both are
 model, GPUs and an engine's settings.
 """
 
+from importlib import import_module
+
 from cost_models.calibration import Calibration, calibration, load_calibration
 from cost_models.deployment import Deployment
 from cost_models.engines import (
@@ -62,3 +64,10 @@ __all__ = [
     "serving_facts",
     "weight_dtype",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`cost_models.fit` loads when it is asked for: it needs scipy, which a simulation does not."""
+    if name == "fit":
+        return import_module(".fit", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -94,7 +94,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name == "cost_models":
-        import cost_models.fit
+        import cost_models
 
         return cost_models
     if name == "figures":

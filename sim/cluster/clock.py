@@ -46,6 +46,13 @@ class Clock(Environment):
         """How long until the next event comes; infinity if none does."""
         return self._queue[0][0] - self._now if self._queue else inf
 
+    def skip_to(self, at_s: float) -> bool:
+        """Move on to `at_s` at once if nothing is to happen until then, nor at that moment."""
+        if self._queue and self._queue[0][0] <= at_s:
+            return False
+        self._now = at_s
+        return True
+
 
 class LateEvent(Event):
     """An event that comes after everything that engines do at the moment at which it succeeds."""

@@ -171,7 +171,19 @@ class PlannedReplica(Replica):
     # --- planning ---------------------------------------------------------------------------------------
 
     def _plan_ahead(self) -> Event | None:
-        """Plan the coming turns, if there are any to be sure of: the event at which they are over."""
+        """Plan the coming turns, if there are any to be sure of: the event at which they are over.
+
+        Turns during which nothing else is to happen need no event: they are over at once.
+        """
+        while True:
+            plan = self._make_plan()
+            if plan is None:
+                return None
+            if not self._env.skip_to(plan.ends_s):
+                return self._set_alarm(plan)
+            self._end_plan()
+
+    def _make_plan(self) -> Plan | None:
         if len(self._in_flight) != self._depth - 1:
             return None
         engine = self._engine
@@ -190,7 +202,7 @@ class PlannedReplica(Replica):
         else:
             ends = [batch.end_s for batch in self._in_flight]
             plan.fill_ahead(run, ends, self._host_free_s, self._gpu.entry_s, self._gpu.last_end_s)
-        return self._set_alarm(plan)
+        return plan
 
     def _turns_to_plan(self) -> int:
         """As many turns as will probably be taken: more are lost if a request cuts the plan short."""

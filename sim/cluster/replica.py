@@ -206,17 +206,19 @@ class Replica:
             if scheduled and len(in_flight) < self._depth:
                 now = env.now
                 delay_s = self._until_host_is_free_s(now)
-                self._wakes_s = now + delay_s
-                yield env.timeout(delay_s)
-                if self._entering:
-                    self._enter_all()
+                if not env.skip_to(now + delay_s):
+                    self._wakes_s = now + delay_s
+                    yield env.timeout(delay_s)
+                    if self._entering:
+                        self._enter_all()
             elif in_flight:
                 now = env.now
                 delay_s = self._until_update_s(now)
-                self._wakes_s = now + delay_s
-                yield env.timeout(delay_s)
-                if self._entering:
-                    self._enter_all()
+                if not env.skip_to(now + delay_s):
+                    self._wakes_s = now + delay_s
+                    yield env.timeout(delay_s)
+                    if self._entering:
+                        self._enter_all()
                 self._update(in_flight.popleft())
             elif self._waits():
                 yield self._idle()

@@ -24,9 +24,9 @@ SOURCES = sorted(path for package in PACKAGES for path in (REPO / package).rglob
     [
         ("from sim import simulate", "from dryserve.sim import simulate"),
         ("if é:\n    from scheduler import Run  # é", "if é:\n    from dryserve.scheduler import Run  # é"),
-        ("import cost_models", "from dryserve import cost_models"),
+        ("import cost_models", "import dryserve.cost_models; from dryserve import cost_models"),
         ("import sim.jobs.points as points", "import dryserve.sim.jobs.points as points"),
-        ("import os, sim", "import os; from dryserve import sim"),
+        ("import os, sim", "import os; import dryserve.sim; from dryserve import sim"),
         ("from simpy import Event", "from simpy import Event"),
         ("from . import sim", "from . import sim"),
         ("text = 'from sim import simulate'", "text = 'from sim import simulate'"),

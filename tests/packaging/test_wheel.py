@@ -84,6 +84,14 @@ def test_it_runs_the_quickstart_and_recorded_engine_runs_beside_packages_of_the_
     assert len(RECORDED) == 20
 
 
+def test_a_short_run_loads_no_more_than_in_a_checkout(installed: Installation) -> None:
+    told = [installed.python, "-X", "importtime", "-m", "dryserve", "bench", "--requests", "3", "--quiet"]
+    done = subprocess.run(told, cwd=installed.folder, capture_output=True, text=True, check=True)
+    loaded = done.stderr
+    assert "dryserve.sim.simulation" in loaded
+    assert not {name for name in ("scipy", "pandas", "matplotlib") if f" {name}\n" in loaded}
+
+
 def test_several_processes_find_the_package_too(installed: Installation) -> None:
     done = installed.run(
         "sweep", "kv-starved", "--grid", "max_num_seqs=8,16", "--requests", "20", "--replications", "1",
