@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from cost_models.attention import ModelAttention
 from cost_models.calibration import Calibration, calibration
 from cost_models.deployment import Deployment
 from cost_models.engines import (
@@ -18,7 +17,7 @@ from cost_models.engines import (
     samples_top_p,
     serving_facts,
 )
-from cost_models.forward import ForwardPass, RowTable
+from cost_models.forward import ForwardPass, ModelAttention, RowTable
 from cost_models.operators.attention import DecodeBatch
 
 BOUNDS: Final = ("compute", "weights", "kv", "comm", "latency", "host")

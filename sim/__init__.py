@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sim import figures
     from sim.errors import Fault, InputError
     from sim.evidence.conform.conform import conform
-    from sim.evidence.releases.compare import compare_releases
+    from sim.evidence.releases.answer import compare_releases
     from sim.evidence.validate.answer import validate
     from sim.evidence.validate.replay import Selection, read_measured_runs, replay_all
     from sim.jobs.options import RunOptions

@@ -5,8 +5,7 @@ in the newer one. `compare.py` simulates both releases and the newer one with ea
 and `answer.py` tells what came of it.
 """
 
-from sim.evidence.releases.answer import Effect, ReleaseComparison
-from sim.evidence.releases.compare import compare_releases
+from sim.evidence.releases.answer import Effect, ReleaseComparison, compare_releases
 from sim.evidence.releases.differences import Difference, differences
 
 __all__ = ["Difference", "Effect", "ReleaseComparison", "compare_releases", "differences"]
