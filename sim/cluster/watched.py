@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from math import nan
 
-from simpy import Event
-
 from cost_models import StepCost
 from scheduler import EngineCore, Request, SchedulerOutput
 from sim.cluster.model_runner import time_speculative_step
@@ -146,12 +144,12 @@ class WatchedReplica(PlannedReplica):
         self._watch.first_call[request.request_id] = len(self._columns.call_s)
         super()._enter(request)
 
-    def _plan_ahead(self) -> Event | None:
+    def _make_plan(self) -> Plan | None:
         """A plan takes the place of the calls that its turns would make: all would find no place free."""
-        plan_ends = super()._plan_ahead()
-        if plan_ends is not None and self._plan is not None and self._plan.num_waiting:
+        plan = super()._make_plan()
+        if plan is not None and plan.num_waiting:
             self._note_call(self._env.now, Wait.SEQS, -1)
-        return plan_ends
+        return plan
 
     def _commit(self, plan: Plan, num_turns: int) -> None:
         """Each turn schedules one batch of decodes."""

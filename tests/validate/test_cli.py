@@ -23,7 +23,7 @@ def test_validate_reports_by_source_and_ends_with_a_line_a_metric(tmp_path: Path
     table = write_runs(tmp_path, PLAIN | COUNTED, PLAIN | COUNTED | {"run_id": "other", "gpu": "h1000"})
     code, out, _ = run("validate", str(table), "--out", str(tmp_path / "out"))
     assert code == 0
-    assert "1 of 2 runs simulated" in out
+    assert "1 of 2 runs simulated" in " ".join(out.split())
     assert "runs on h100-sxm" in out
     assert "line 3: other: " in out
     assert [line.split(" median")[0] for line in out.splitlines()[-2:]] == [
