@@ -74,7 +74,7 @@ class AdmissionRoom:
 
     The first release asks for nothing more. Later ones want room for the whole prompt, leave a watermark free
     beside running requests, and do not start asynchronous loads into blocks that prefills under way will
-    need. This is the one place to hook in further checks.
+    need. Further checks of room go here; what holds back a single request is a gate (`AdmissionGates`).
     """
 
     def __init__(self, state: EngineState, drafter: Drafter) -> None:

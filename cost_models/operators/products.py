@@ -1,4 +1,5 @@
-"""Matrix products: linear layers, and blocks of experts, of which a batch touches some.
+"""Matrix products: linear layers, and blocks of experts, of which a batch touches some; and the
+communication between GPUs that makes one product of their parts.
 
 A product is tiles in waves over the SMs against one pass over the operands.
 """

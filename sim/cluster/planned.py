@@ -86,7 +86,7 @@ class Plan:
     ) -> None:
         """Times of batches scheduled while others are in flight, on one GPU or in the stages of a pipeline.
 
-        `in_flight_end_s`: when those end. entry_s and end_s: as in `gpu.GpuQueue`.
+        `in_flight_end_s`: when those end, s. `entry_s`, `end_s`: as in `servers.GpuQueue`.
         """
         now, host_s, ends = self.begins_s, run.host_s, in_flight_end_s
         self.entry_s = []

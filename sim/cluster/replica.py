@@ -1,4 +1,4 @@
-"""One engine replica: the step loop. schedule → the GPU's time passes → update → record, as in the textbook.
+"""One engine replica: the step loop. schedule → the GPU's time passes → record → update, as in the textbook.
 
 Up to `depth` batches are in flight: 1 is the synchronous engine; with 2 the next step is scheduled while the
 GPU works on this one (asynchronous scheduling); a pipeline takes as many as it has stages. The host needs

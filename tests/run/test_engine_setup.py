@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import fields
 
 import pytest
 
 from cost_models import Model, engine_profile, model
 from cost_models.models import SlidingWindow
-from scheduler import GroupKind
+from scheduler import GroupKind, SchedulerConfig
 from sim.errors import InputError
-from sim.scenario import Scenario, scenario_from_data
+from sim.scenario import EngineSection, Scenario, scenario_from_data
 from sim.setup import engine_setup, kv_groups
 
 
@@ -129,3 +130,11 @@ def test_the_front_end_is_that_of_the_release():
         profile.frontend_s,
         profile.frontend_stream_s,
     )
+
+
+def test_what_the_scheduler_is_told_has_the_name_that_a_scenario_gives_it() -> None:
+    """A field of one name in both is passed on as it is, so a name spelled otherwise would be lost."""
+    ours = {each.name for each in fields(SchedulerConfig)} - set(EngineSection.model_fields)
+    in_another_form = {"policy", "speculative", "max_loras"}
+    of_recorded_engines_alone = {"eos_token_id", "include_finished_set", "kv_load_failure_policy"}
+    assert ours == in_another_form | of_recorded_engines_alone
