@@ -54,7 +54,7 @@ def simulate(
 ) -> RunResult:
     """Run a scenario from start to end, or to its horizon.
 
-    >>> from sim import load_scenario
+    >>> from dryserve import load_scenario
     >>> result = simulate(load_scenario("kv-starved", ["workload.num_requests=50"]))
     >>> result.summary["completed"], len(result.requests)
     (50, 50)

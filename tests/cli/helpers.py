@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-DRYSERVE = [sys.executable, "-c", "from sim.cli import main; main()"]
+DRYSERVE = [sys.executable, "-m", "dryserve"]
 
 SCENARIO = """\
 # Does the command work?
