@@ -343,6 +343,10 @@ class EngineCore:
         """
         return self.most_of_a_prompt(num_lacking) < num_lacking <= self._drafter.reads_ahead
 
+    def capped(self, num_lacking: int) -> int:
+        """What of so many lacking tokens the cap on long prefills leaves a request in one step."""
+        return self._scheduler.capped(num_lacking)
+
     def most_of_a_prompt(self, num_lacking: int) -> int:
         """The most of so many lacking tokens that a request gets in one step, with the requests of now."""
         return min(self._scheduler.capped(num_lacking), self._scheduler.token_budget)

@@ -76,7 +76,7 @@ def examine(engine: EngineCore) -> Standstill:
             reasons.append(_starvation(engine, request, lacking))
             continue  # it is passed over, and does not stop those behind it
         too_long = not engine.config.enable_chunked_prefill and (
-            _capped(engine, lacking) > engine.config.max_num_batched_tokens
+            engine.capped(lacking) > engine.config.max_num_batched_tokens
         )
         if needed or too_long:
             head = request
@@ -126,16 +126,11 @@ def _what_it_lacks(engine: EngineCore, request: Request) -> tuple[int, int]:
             hits = kv_cache.find_hits(request)
         computed = hits.num_tokens + (request.num_external_tokens if engine.state.connector else 0)
     lacking = request.num_tokens - computed
-    first = min(_capped(engine, lacking), config.max_num_batched_tokens)
+    first = min(engine.capped(lacking), config.max_num_batched_tokens)
     slots = min(computed + first, config.max_model_len)
     needed = kv_cache.num_blocks_for(request, slots, hits, config.max_num_batched_tokens)
     needed = engine.admission_room.num_wanted(request, needed, hits)
     return needed if needed > kv_cache.num_free_blocks else 0, lacking
-
-
-def _capped(engine: EngineCore, lacking: int) -> int:
-    threshold = engine.config.long_prefill_token_threshold
-    return min(lacking, threshold) if threshold else lacking
 
 
 def _who_could_give_blocks_back(engine: EngineCore) -> list[OutsideEvent]:

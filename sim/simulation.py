@@ -199,8 +199,7 @@ class RunResult:
         """The numbers of `summary.json`."""
         scenario, setup, workload = self.scenario, self.setup, self.workload
         stats = [engine.prefix_cache_stats for engine in self._engines]
-        engine = scenario.engine
-        gpus = scenario.cluster.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
+        gpus = scenario.cluster.replicas * scenario.engine.num_gpus
         numbers = summarize(
             self._recorder,
             self._tokens,

@@ -190,6 +190,6 @@ def describe_load(scenario: Scenario) -> str:
 def describe_system(scenario: Scenario) -> str:
     """Model, GPUs and how they are divided into replicas."""
     cluster, engine = scenario.cluster, scenario.engine
-    gpus = engine.tensor_parallel_size * engine.pipeline_parallel_size
+    gpus = cluster.replicas * engine.num_gpus
     shape = f"{cluster.replicas} × (TP {engine.tensor_parallel_size} × PP {engine.pipeline_parallel_size})"
-    return f"{scenario.model} on {cluster.replicas * gpus} × {scenario.gpu}, replicas × GPUs: {shape}."
+    return f"{scenario.model} on {gpus} × {scenario.gpu}, replicas × GPUs: {shape}."

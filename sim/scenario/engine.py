@@ -273,3 +273,8 @@ class EngineSection(Section):
     grammar: Annotated[
         GrammarSection | None, Field(description="compiling grammars for structured output; null = none come")
     ] = None
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size

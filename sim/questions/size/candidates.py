@@ -29,10 +29,7 @@ class Candidate:
     @property
     def gpus(self) -> int:
         """GPUs of a replica; 0 if it cannot run."""
-        if self.scenario is None:
-            return 0
-        engine = self.scenario.engine
-        return engine.tensor_parallel_size * engine.pipeline_parallel_size
+        return 0 if self.scenario is None else self.scenario.engine.num_gpus
 
     @property
     def gpu(self) -> str:
