@@ -1,7 +1,7 @@
-"""What stands between a waiting request and its first step: gates, the prefill interval, and room.
+"""What stands between a waiting request and its first step: gates, and room.
 
-A gate passes a request over for now, and those behind it are looked at. The prefill interval keeps new
-prefills out of a step. Room is what must be free beyond the blocks of the first step.
+A gate passes a request over for now, and those behind it are looked at. Room is what must be free beyond the
+blocks of the first step.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class SchedulerOutput:
         """Places left in the batch: tokens, and `num_drafting_slots` for each request."""
         self.num_drafting_slots = num_drafting_slots
         self.holds_prefills = holds_prefills
-        """Whether prefills take no part in this step (see `prefill_interval`)."""
+        """Whether prefills take no part in this step (see `state.PrefillInterval`)."""
         self.has_prefill_chunk = False
         """Whether a running request went on with an unfinished prefill."""
         self.step_number = 0

@@ -125,9 +125,9 @@ class Scheduler:
                 index = self._preempt_for(request, num_tokens, index, output)
 
     def try_running(self, request: Request, output: SchedulerOutput) -> bool:
-        """Give one running request what is due to it in this step; False if blocks are lacking for that.
+        """Give one running request the tokens of this step; False if it lacks blocks. Preempts nobody.
 
-        Preempts nobody.
+        Not on vLLM's page: the cohort walks with it over those who have something to do.
         """
         num_tokens = self._num_running_tokens(request, output)
         return num_tokens <= 0 or self._schedule_one(request, num_tokens, output)
@@ -146,7 +146,7 @@ class Scheduler:
         return self._feed_drafter(request, computed, num_tokens)
 
     def capped(self, num_tokens: int) -> int:
-        """What of so many tokens a request may get in one step, for a long prefill is cut.
+        """How many of these tokens a request may get in one step: a long prefill is cut.
 
         vLLM: `long_prefill_token_threshold`.
         """
@@ -163,6 +163,8 @@ class Scheduler:
 
     def _feed_drafter(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
         """A prefill leaves no fewer tokens for its last chunk than the drafter reads ahead.
+
+        vLLM: since 0.33.0, beside the cut of a chunk; before that the drafter reads nothing ahead here.
 
         It may leave none for this step. If no step can give it as many, it never goes on (see `standstill`).
         """
@@ -315,7 +317,10 @@ class Scheduler:
         return ADMIT if candidate.num_tokens else SET_ASIDE
 
     def _padding(self, num_tokens: int, computed: int, output: SchedulerOutput) -> int:
-        """Dummy drafts that make an admission of one token look like the running decodes."""
+        """Dummy drafts that make an admission of one token look like the running decodes.
+
+        vLLM: since 0.26.0, padding of new decodes in batches with speculation.
+        """
         drafter = self.drafter
         if not drafter.num_drafts or drafter.drafts_by_batch or num_tokens != 1 or output.has_prefill_chunk:
             return 0
@@ -327,7 +332,7 @@ class Scheduler:
     def _allocate(self, candidate: Candidate) -> bool:
         """Allocate the blocks of the first step, or of the load; False if there are too few.
 
-        vLLM: `KVCacheManager.allocate_slots`, `effective_lookahead_tokens`, `update_state_after_alloc`.
+        vLLM: `KVCacheManager.allocate_slots`, `effective_lookahead_tokens`.
         """
         state, request, loads = self.state, candidate.request, candidate.external.asynchronous
         looked_up = request.num_computed_tokens == 0
@@ -351,7 +356,10 @@ class Scheduler:
         return allocated
 
     def _count_lookup(self, candidate: Candidate) -> None:
-        """A lookup has led to an admission or to a load: count it, and tell the connector."""
+        """A lookup has led to an admission or to a load: count it, and tell the connector.
+
+        vLLM: `prefix_cache_stats.record` (since 0.29.0 here) and `update_state_after_alloc`.
+        """
         state, request = self.state, candidate.request
         hits, external = candidate.hits, candidate.external
         stats = state.prefix_cache_stats

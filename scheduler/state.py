@@ -23,7 +23,7 @@ from scheduler.waiting import WaitingLine
 class PrefixCacheStats:
     """Prefix lookups as vLLM counts them: tokens asked for and found, requests once preempted kept apart.
 
-    Lookups are counted at every attempt, so `hits` can exceed the tokens really saved; those are in
+    Early releases count lookups at every attempt, so `hits` can exceed the tokens really saved; those are in
     `saved_tokens` (hit tokens of admitted requests).
     """
 
@@ -115,7 +115,11 @@ class PreemptionAccounts:
 
 
 class PrefillInterval:
-    """The pace of one engine. An interval of 1 holds nothing."""
+    """Which steps of an engine take prefills: while something decodes, one in every `interval` (1: all).
+
+    In a held step unfinished prefills are passed over, and nobody with more than one token to compute is
+    admitted, unless the waiting line is backed up.
+    """
 
     def __init__(self, interval: int) -> None:
         self.interval = interval
