@@ -3,8 +3,8 @@
 A request then has *output placeholders*: tokens that are scheduled but have not come back. They count as
 tokens to compute, so the request can take part in the next step. What is in flight when a request is
 preempted must not be taken for output of its next life: early releases set a flag after a reset, later ones
-count tokens in flight and know which output is *stale*. The classes here are the bookkeeping of an engine without and with
-scheduling ahead; the phases and the update call them in the same few places.
+count tokens in flight and know which output is *stale*. The classes here are the bookkeeping of an engine
+without and with scheduling ahead; the phases and the update call them in the same few places.
 """
 
 from __future__ import annotations
