@@ -40,6 +40,9 @@ class Answer(ABC):
     owns_folder: ClassVar[bool] = True
     """Whether its folder is its own and is replaced whole. If not, it is written among other files."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.question}>"
+
     @property
     @abstractmethod
     def question(self) -> str:

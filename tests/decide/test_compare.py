@@ -141,7 +141,7 @@ def test_two_seeds_that_differ_by_the_same_show_nothing_and_say_what_would():
     assert set(found.verdicts) == {TOO_FEW, NOT_SHOWN}
     assert found.nothing_shown
     said = text_of(found)
-    assert re.search(r"KV p95 \(%\) .* \+0\.\d% \(the same in each of 2 seeds\)", said)
+    assert re.search(r"KV p95 \(%\) .* \+0\.\d% \(the same change in each of 2 seeds\)", said)
     assert "-1.8% (lower in 2 of 2 seeds)" in said
     assert "Two runs each: differences have no intervals, so nothing is shown." in said
     assert "It takes --replications 3 or more." in said
@@ -163,7 +163,7 @@ def test_differences_that_are_all_the_same_count_by_the_number_of_seeds_that_agr
     table = difference_table(["a", "b"], [first, second]).dropna(subset="verdict").set_index("column")
     assert table.loc["num_preemptions", "verdict"] == said
     assert np.isnan(table.loc["num_preemptions", "low"])
-    assert table.loc["num_preemptions", "evidence"] == f"the same in each of {seeds} seeds"
+    assert table.loc["num_preemptions", "evidence"] == f"the same change in each of {seeds} seeds"
     assert table.loc["p99_ttft_ms", "verdict"] == NOT_SHOWN
 
 
@@ -179,7 +179,7 @@ def test_where_seeds_change_nothing_a_difference_is_no_matter_of_chance(tmp_path
     assert row["verdict"] == EXACT
     assert row["difference"] > 0.0
     said = text_of(found)
-    assert "(the same in each of 2 seeds)" in said
+    assert "(the same change in each of 2 seeds)" in said
     assert "All seeds gave the same, so there are no intervals: nothing here is left to chance." in said
     assert "differences" in found.figures
     same = compare(load_scenario(tmp_path / "s.yaml"), "max_num_seqs=1024", **TWO)

@@ -10,12 +10,20 @@ import pandas as pd
 import pytest
 
 from sim import InputError
+from sim.evidence.regress.regress import Regression
+from sim.evidence.releases.answer import ReleaseComparison
+from sim.evidence.validate.ablations import Ablations
+from sim.evidence.validate.answer import Validation
+from sim.questions.compare.answer import Comparison
+from sim.questions.explain.explain import Explanation
+from sim.questions.size.answer import Sizing
+from sim.questions.sweep.answer import Sweep
 from sim.report.answer import Answer
 from sim.report.document import Paragraph, Plate
 from sim.report.folder import replace_folder
 
 
-@dataclass
+@dataclass(repr=False)
 class Guess(Answer):
     """How many there are."""
 
@@ -134,3 +142,10 @@ def test_a_notebook_shows_question_and_answer():
     shown = Guess()._repr_html_()
     assert "How many are there?" in shown
     assert "<strong>3.5</strong>" in shown
+
+
+def test_every_answer_shows_itself_in_one_line() -> None:
+    """A terminal is not flooded by the tables that an answer holds."""
+    answers = [ReleaseComparison, Validation, Ablations, Regression, Explanation, Sweep, Sizing, Comparison]
+    assert {each.__repr__ for each in answers} == {Answer.__repr__}
+    assert repr(Guess()) == "<Guess: How many are there?>"

@@ -58,7 +58,7 @@ def regress(
     return Regression(folder, before, now)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Regression(Answer):
     """What a comparison found; `before` and `now` are what was compared, `folder` where the scenarios are."""
 

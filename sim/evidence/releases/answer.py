@@ -75,7 +75,7 @@ class Effect:
         return self.undone is not None and self.undone.error is not None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ReleaseComparison(ScenarioAnswer):
     """Two releases on one workload. `older` and `base` are the scenarios, `command` runs one by hand."""
 

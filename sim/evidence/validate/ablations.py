@@ -47,7 +47,7 @@ class Ablation:
     errors: dict[str, ErrorSummary]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ablations(Answer):
     """The errors of the full model, and of each of its variants."""
 

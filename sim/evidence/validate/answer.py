@@ -46,7 +46,7 @@ CSV_COLUMNS = (
 ENOUGH_ROWS = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Validation(Answer):
     """What the measured runs of a file say of the simulation, with remarks on the reading."""
 

@@ -52,7 +52,7 @@ MOST_LINES = 8
 LONG_LEGEND = 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Results, ScenarioAnswer):
     """The answer of a comparison: `Results`, and how they are shown, drawn and written.
 

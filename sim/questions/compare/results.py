@@ -73,7 +73,7 @@ run lacks.
 DIFFERS = (SHOWN, SHOWN_ALONE, EXACT)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Results:
     """What came of a comparison.
 
@@ -231,7 +231,7 @@ def evidence(found: PairedDifferences) -> str:
     if count == 1:
         return "one run: no interval"
     if found.num_distinct == 1:
-        return f"the same in each of {count} seeds"
+        return f"the same change in each of {count} seeds"
     agree, way = max((found.lower, "lower"), (found.higher, "higher"))
     return f"{way} in {agree} of {count} seeds"
 

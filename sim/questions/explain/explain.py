@@ -60,7 +60,7 @@ _OF_THE_RUN = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation(Answer):
     """The cause of one percentile of one metric of one run, and what came of changes that may help.
 

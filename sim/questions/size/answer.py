@@ -41,7 +41,7 @@ MOST_LINES = 8
 """A figure of more candidates is left out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Sizing(Results, ScenarioAnswer):
     """The answer of a sizing: `Results`, and how they are shown, drawn and written.
 

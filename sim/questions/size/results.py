@@ -50,7 +50,7 @@ _NUMBERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Results:
     """What came of a sizing.
 

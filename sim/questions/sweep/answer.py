@@ -42,7 +42,7 @@ MUCH = 0.1
 _PROVENANCE = ("mirrors", "dryserve_version", "calibration_id", "error_band", "loop", "warmup_s", "horizon_s")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Sweep(Results, ScenarioAnswer):
     """The answer of a sweep: `Results`, and how they are shown, drawn and written.
 
