@@ -1,7 +1,7 @@
 """Dry-run an LLM serving cluster: the public names, for notebooks and scripts.
 
     import dryserve as ds
-    result = ds.simulate(ds.load_scenario("quickstart", ["workload.rate_per_s=12"]))
+    result = ds.simulate("quickstart", ["workload.rate_per_s=12"])
     result.summary, result.requests, result.steps, result.plot.latency_cdf()
     run = ds.load_run("runs/quickstart-0123abcd")
     ds.sweep("chat-a100", {"engine.max_num_seqs": "16..256"}, rates="5:60").plot()

@@ -3,7 +3,7 @@
 The public names, for notebooks and scripts:
 
     from sim import load_scenario, simulate
-    result = simulate(load_scenario("quickstart", ["workload.rate_per_s=12"]))
+    result = simulate("quickstart", ["workload.rate_per_s=12"])
     result.summary, result.requests, result.steps, result.plot.latency_cdf()
     run = load_run("runs/quickstart-0123abcd")
     sweep("chat-a100", {"engine.max_num_seqs": "16..256"}, rates="5:60").plot()
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from sim import figures
     from sim.errors import Fault, InputError
     from sim.evidence.conform.conform import conform
+    from sim.evidence.regress.regress import regress
     from sim.evidence.releases.answer import compare_releases
     from sim.evidence.validate.answer import validate
     from sim.evidence.validate.replay import Selection, read_measured_runs, replay_all
+    from sim.exports.trace import write_trace
     from sim.jobs.options import RunOptions
     from sim.questions.compare.compare import compare
     from sim.questions.explain.explain import explain
+    from sim.questions.fit import fit
     from sim.questions.size.size import size
     from sim.questions.sweep.sweep import sweep
     from sim.results.error_bands import error_band
@@ -50,16 +53,19 @@ __all__ = [
     "error_band",
     "explain",
     "figures",
+    "fit",
     "load_run",
     "load_scenario",
     "paired_difference",
     "read_measured_runs",
+    "regress",
     "replay_all",
     "scenario_text",
     "simulate",
     "size",
     "sweep",
     "validate",
+    "write_trace",
 ]
 
 _HOMES = {
@@ -75,16 +81,19 @@ _HOMES = {
     "conform": ".evidence.conform",
     "error_band": ".results.error_bands",
     "explain": ".questions.explain",
+    "fit": ".questions.fit",
     "load_run": ".results.run_folder",
     "load_scenario": ".scenario",
     "paired_difference": ".statistics",
     "read_measured_runs": ".evidence.validate",
+    "regress": ".evidence.regress",
     "replay_all": ".evidence.validate",
     "scenario_text": ".scenario",
     "simulate": ".simulation",
     "size": ".questions.size",
     "sweep": ".questions.sweep",
     "validate": ".evidence.validate",
+    "write_trace": ".exports.trace",
 }
 
 
@@ -97,6 +106,8 @@ def __getattr__(name: str) -> object:
         import cost_models
 
         return cost_models
+    if name == "__version__":
+        return import_module(".version", __name__).dryserve_version()
     if name == "figures":
         return import_module(".figures", __name__)
     if name not in _HOMES:

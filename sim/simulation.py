@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +26,7 @@ from sim.results.error_bands import band_summary, fell_behind
 from sim.results.metrics import RequestTimes, request_times
 from sim.results.run_tables import Columns, frame, preemption_columns, request_columns, step_columns
 from sim.results.summary import EngineTotals, group_summary, summarize
-from sim.scenario import Scenario, SloTarget
+from sim.scenario import Scenario, SloTarget, load_scenario
 from sim.scenario.resolve import mirrored
 from sim.setup import EngineSetup, engine_setup, priority_notes
 from sim.values import Json
@@ -42,7 +43,8 @@ EngineChange = Callable[[Scenario, EngineSetup], EngineSetup]
 
 
 def simulate(
-    scenario: Scenario,
+    scenario: Scenario | str | Path,
+    overrides: Sequence[str] = (),
     *,
     check: bool = False,
     progress: Progress | None = None,
@@ -52,10 +54,9 @@ def simulate(
     workload: Workload | None = None,
     change: EngineChange | None = None,
 ) -> RunResult:
-    """Run a scenario from start to end, or to its horizon.
+    """Run a scenario, with `path=value` overrides, from start to end or to its horizon.
 
-    >>> from dryserve import load_scenario
-    >>> result = simulate(load_scenario("kv-starved", ["workload.num_requests=50"]))
+    >>> result = simulate("kv-starved", ["workload.num_requests=50"])
     >>> result.summary["completed"], len(result.requests)
     (50, 50)
     >>> result.summary["num_gpu_blocks"] == result.setup.num_gpu_blocks
@@ -70,6 +71,7 @@ def simulate(
     are requests in place of those that the scenario describes, and `change` makes the engine that runs out of
     the scenario's own. Raises `InputError` for a scenario that cannot be run.
     """
+    scenario = load_scenario(scenario, overrides)
     setup = engine_setup(scenario, allow_plugins=allow_plugins)
     if change is not None:
         setup = change(scenario, setup)

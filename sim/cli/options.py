@@ -55,9 +55,7 @@ def run_options(
     """How and where runs are made, from the options that say so; raises `InputError`."""
     from sim.jobs.options import RunOptions
 
-    options = RunOptions(workers=workers, backend=backend, address=address, allow_plugins=allow_plugins)
-    options.check()
-    return options
+    return RunOptions(workers=workers, backend=backend, address=address, allow_plugins=allow_plugins)
 
 
 def given(**values: object) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Traced:
 
 def write_trace(
     run: Run,
-    path: Path,
+    path: Path | str,
     *,
     from_s: float | None = None,
     to_s: float | None = None,
@@ -67,6 +67,7 @@ def write_trace(
     that reach out of the window are cut at its ends; their `args` keep the whole times. Raises `InputError`
     if the window is empty or the file cannot be written.
     """
+    path = Path(path)
     window_s, wanted_to_s = _window(run, from_s, to_s, max_events)
     cut = window_s[1] < wanted_to_s
     steps = run.steps[_overlaps(run.steps["end_s"] - run.steps["step_time_s"], run.steps["end_s"], window_s)]

@@ -30,7 +30,7 @@ class RunOptions:
     or `ray`; `workers` limits how many points are simulated at once, by default as many as there are cores.
     `store` is the folder of results that are kept and found again: by default `$DRYSERVE_CACHE` or the user's
     cache, None for none. `on_progress` is called after every point. `allow_plugins` lets scenarios name
-    policy classes of the user's own.
+    policy classes of the user's own. Raises `InputError` if there is no such place to run anything.
     """
 
     workers: int | None = None
@@ -40,8 +40,7 @@ class RunOptions:
     on_progress: Callable[[Progress], None] | None = None
     allow_plugins: bool = False
 
-    def check(self) -> None:
-        """Raise `InputError` if there is no such place to run anything."""
+    def __post_init__(self) -> None:
         backend, address = f"--backend {self.backend}", f"--address {self.address}"
         if self.backend not in BACKENDS:
             near = did_you_mean(self.backend, BACKENDS)

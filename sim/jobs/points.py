@@ -86,7 +86,6 @@ def run_points(
         near = did_you_mean(unknown[0], COLUMNS)
         raise ValueError(f"no column {unknown[0]!r} of requests{near}; there are {', '.join(COLUMNS)}")
     options = options or RunOptions()
-    options.check()
     kept = _Kept(options.store)
     columns = tuple(sorted(set(columns)))
     keys = [point.key(columns) for point in points]

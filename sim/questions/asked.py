@@ -17,16 +17,10 @@ def read_base(
 ) -> Scenario:
     """The scenario that is asked about, with the latency targets `slo` in place of its own.
 
-    `overrides` are `path=value` texts for one that is given by name or path. What is wrong with them or with
-    `slo` is added to `faults`; raises `InputError` if there is no such scenario.
+    `overrides` are `path=value` texts. What is wrong with `slo` is added to `faults`; raises `InputError` if
+    there is no such scenario, or if the overrides make none.
     """
-    if isinstance(scenario, Scenario):
-        base = scenario
-        if overrides:
-            message = "change a scenario by name or path, not one that is loaded"
-            faults.append(Fault("overrides", None, message))
-    else:
-        base = load_scenario(scenario, overrides)
+    base = load_scenario(scenario, overrides)
     if slo is not None:
         try:
             base = base.model_copy(update={"slo": parse_slo(slo)})

@@ -7,8 +7,9 @@ for the tokens they have, so more of them run at once; how many, a short simulat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from sim.cluster.recorder import histogram
 from sim.random_streams import streams
 from sim.results.metrics import percentiles_over_time
-from sim.scenario import Scenario
+from sim.scenario import Scenario, load_scenario
 from sim.setup import EngineSetup, engine_setup
 from sim.simulation import simulate_workload
 from sim.workload import Limits, RequestTable, Workload, build_workload
@@ -49,9 +50,21 @@ class Fit:
     num_offered: int
     num_preemptions: int
 
+    def __str__(self) -> str:
+        """What `dryserve fit` prints."""
+        return render(self)
 
-def fit(scenario: Scenario) -> Fit:
-    """Plan the memory of one replica of the scenario, and run its requests in a closed loop that fills it."""
+
+def fit(scenario: Scenario | str | Path, overrides: Sequence[str] = ()) -> Fit:
+    """Plan the memory of one replica of the scenario, and run its requests in a closed loop that fills it.
+
+    >>> found = fit("quickstart", ["engine.max_num_seqs=32"])
+    >>> found.setup.num_gpu_blocks * 16 == found.kv_tokens, found.running[1]
+    (True, 32)
+
+    Raises `InputError` for a scenario that cannot be run, such as one whose model does not fit.
+    """
+    scenario = load_scenario(scenario, overrides)
     setup = engine_setup(scenario)
     config = setup.replica.scheduler
     table = build_workload(scenario, streams(scenario.seed), Limits(config.max_model_len)).table

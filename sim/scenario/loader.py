@@ -23,16 +23,23 @@ from sim.scenario.yaml_text import Data, Places, apply_overrides, read_yaml
 _SUFFIXES = (".yaml", ".yml")
 
 
-def load_scenario(name_or_path: str | Path, overrides: str | Sequence[str] = ()) -> Scenario:
+def load_scenario(name_or_path: str | Path | Scenario, overrides: str | Sequence[str] = ()) -> Scenario:
     """The scenario of that name among those shipped, or at that path, with `path=value` overrides applied.
 
     >>> scenario = load_scenario("quickstart", ["workload.rate_per_s=12", "cluster.replicas=2"])
     >>> scenario.gpu, scenario.cluster.replicas, scenario.workload.rate_per_s
     ('h100-sxm', 2, 12.0)
 
+    A scenario that is loaded already can be given too, for the sake of the overrides.
+
+    >>> load_scenario(scenario, "cluster.replicas=3").cluster.replicas
+    3
+
     Raises `InputError` with all faults: of form, of fields, of overrides, and of names of models and GPUs.
     """
     overrides = [overrides] if isinstance(overrides, str) else overrides
+    if isinstance(name_or_path, Scenario):
+        return _changed(name_or_path, overrides) if overrides else name_or_path
     text, file, folder = _read(str(name_or_path))
     data, places, faults = read_yaml(text, file)
     if data is None and not faults:
@@ -49,6 +56,12 @@ def load_scenario(name_or_path: str | Path, overrides: str | Sequence[str] = ())
         data, name_faults = _named_by_file(data, file)
         faults = [*faults, *name_faults]
     return _validate(data, places, [*faults, *override_faults])
+
+
+def _changed(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
+    places = Places()
+    data, faults = apply_overrides(scenario.as_data(), places, overrides)
+    return _validate(data, places, faults)
 
 
 def scenario_from_data(data: Any) -> Scenario:

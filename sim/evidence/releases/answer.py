@@ -281,7 +281,7 @@ _T = TypeVar("_T")
 
 
 def compare_releases(
-    name_or_path: str,
+    scenario: Scenario | str | Path,
     overrides: Sequence[str] = (),
     *,
     older: str = "0.16.0",
@@ -296,7 +296,7 @@ def compare_releases(
     options = options or RunOptions()
     _check_order(older, newer)
     before, after = (
-        load_scenario(name_or_path, [*overrides, f"engine.version='{version}'"]) for version in (older, newer)
+        load_scenario(scenario, [*overrides, f"engine.version='{version}'"]) for version in (older, newer)
     )
     found = differences(before, after, allow_plugins=options.allow_plugins)
     with_all, asked = _watched_run(after, options)
@@ -306,7 +306,8 @@ def compare_releases(
     if not with_none.summary:
         raise input_error(str(with_none.error))
     by_name = {each.name: outcome for each, outcome in zip(tried, undone, strict=True)}
-    words = ["dryserve", "run", name_or_path, *(part for each in overrides for part in ("--set", each))]
+    name = scenario.name if isinstance(scenario, Scenario) else str(scenario)
+    words = ["dryserve", "run", name, *(part for each in overrides for part in ("--set", each))]
     return ReleaseComparison(
         command=shlex.join(words),
         older=before,

@@ -42,7 +42,7 @@ COLUMNS = (
 
 def compare(
     scenario: Scenario | str | Path,
-    *variants: str | Scenario,
+    *variants: str | Scenario | Sequence[str | Scenario],
     vary: Sequence[str] = (),
     overrides: Sequence[str] = (),
     slo: str | None = None,
@@ -67,16 +67,17 @@ def compare(
     >>> row["low"] <= row["difference"] <= row["high"]
     True
 
-    A variant is the name of a policy, `field=value,…`, or another scenario; `vary` (`path=values`) adds one
-    for each value. The first is the reference: the scenario itself, unless two or more variants of it are
-    given. Seeds are base, base + 1, …, the same for all, so that arrivals and lengths are the same too.
+    A variant is the name of a policy, `field=value,…`, or another scenario; they can be given as a list too.
+    `vary` (`path=values`) adds one for each value. The first is the reference: the scenario itself, unless
+    two or more variants of it are given. Seeds are base, base + 1, …, the same for all, so that arrivals and
+    lengths are the same too.
     `options` say how and where runs are made. Raises `InputError` with all mistakes before anything runs.
     """
     faults = _option_faults(replications, seeds, starving_s)
     base = read_base(scenario, overrides, None, faults)
     found: list[Variant] = []
     try:
-        found = make_variants(base, variants, vary, overrides)
+        found = make_variants(base, _flat(variants), vary, overrides)
         promised = None if slo is None else parse_slo(slo)
     except InputError as error:
         faults += error.faults
@@ -98,6 +99,13 @@ def compare(
     outcomes = run_points(points, columns=COLUMNS, options=options or RunOptions())
     runs = tuple(tuple(outcomes[number :: len(found)]) for number in range(len(found)))
     return make_comparison(base, found, chosen, runs, starving_s)
+
+
+def _flat(given: Sequence[str | Scenario | Sequence[str | Scenario]]) -> list[str | Scenario]:
+    found: list[str | Scenario] = []
+    for each in given:
+        found += [each] if isinstance(each, str | Scenario) else each
+    return found
 
 
 def make_comparison(

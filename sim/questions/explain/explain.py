@@ -41,6 +41,7 @@ from sim.questions.explain.words import cause_in_words
 from sim.report.answer import Answer
 from sim.report.document import Block, Plate
 from sim.results import run_folder
+from sim.scenario import Scenario
 from sim.values import Json, plain_json
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def _effect_json(effect: Effect) -> dict[str, object]:
 
 
 def explain(
-    run: str | Path,
+    run: Scenario | str | Path,
     metric: str = "ttft",
     percentile: float = 99.0,
     *,
@@ -195,12 +196,12 @@ def explain(
     ('kv_blocks', 6)
     >>> ax = found.plot("decomposition")
 
-    `run` is a scenario (its name or path, with `overrides`) or the folder of a run. `options` say how
-    remedies are simulated; `progress(time_s, ended, requests)` is called now and then while the run itself
-    is. Raises `InputError` for what cannot be read, run or explained.
+    `run` is a scenario (loaded, by name or by path, with `overrides`) or the folder of a run. `options` say
+    how remedies are simulated; `progress(time_s, ended, requests)` is called now and then while the run
+    itself is. Raises `InputError` for what cannot be read, run or explained.
     """
     check_question(metric, percentile, with_remedies=with_remedies)
-    source = Source.of(str(run), tuple(overrides))
+    source = Source.of(run, tuple(overrides))
     allow_plugins = options is not None and options.allow_plugins
     observed = observe(source.load(), progress=progress, allow_plugins=allow_plugins)
     cause = find_cause(observed, metric, percentile)

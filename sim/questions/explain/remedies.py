@@ -33,29 +33,31 @@ class Source:
     run that it belongs to, if one was named.
     """
 
-    path: str
+    scenario: str | Scenario
     overrides: tuple[str, ...] = ()
     run: Path | None = None
 
     @classmethod
-    def of(cls, name: str, overrides: tuple[str, ...] = ()) -> Source:
-        """A scenario by name or path, or the one in the folder of a run.
+    def of(cls, name: str | Path | Scenario, overrides: tuple[str, ...] = ()) -> Source:
+        """A scenario, loaded or by name or path, or the one in the folder of a run.
 
         Raises `InputError` for a folder that holds no run, and for overrides of a run that has been made.
         """
+        if isinstance(name, Scenario):
+            return cls(name, overrides)
         folder = Path(name)
         if not folder.is_dir():
-            return cls(name, overrides)
+            return cls(str(name), overrides)
         scenario = folder / "scenario.resolved.yaml"
         if not scenario.is_file():
-            raise input_error("is no run folder: scenario.resolved.yaml missing", where=name)
+            raise input_error("is no run folder: scenario.resolved.yaml missing", where=str(name))
         if overrides:
             raise input_error("changes a scenario, not a run that has been made", where="--set")
         return cls(str(scenario), run=folder)
 
     def load(self, *more: str) -> Scenario:
         """The scenario with further overrides; `InputError` if they make none."""
-        return load_scenario(self.path, (*self.overrides, *more))
+        return load_scenario(self.scenario, (*self.overrides, *more))
 
 
 class PromptClass(NamedTuple):
