@@ -189,3 +189,15 @@ def test_the_worst_stretch_is_where_the_burst_came():
         words.worst_minute_in_words(found, window, 1, observed.result.setup.engine)
     )
     assert window.slow == window.all_slow == found.slow.size
+
+
+def test_the_worst_stretch_does_not_reach_beyond_the_last_arrival():
+    """Under overload the slowest come last; what came in the stretch is then the rate of the whole run."""
+    observed, found = explained(make_scenario(rate=40, requests=400, lengths=LONG_ANSWERS, max_num_seqs=16))
+    window, arrivals = found.window, observed.result.requests["arrival_s"]
+    assert window is not None
+    assert window.end_s == pytest.approx(arrivals.max())
+    assert window.slow == window.all_slow
+    came = int(arrivals.between(window.start_s, window.end_s).sum())
+    assert window.rate_per_s == pytest.approx(came / (window.end_s - window.start_s))
+    assert window.rate_per_s == pytest.approx(window.mean_rate_per_s, rel=0.25)

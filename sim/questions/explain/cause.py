@@ -250,6 +250,8 @@ def worst_window(at_s: Floats, weight: Ints, replica: Ints, result: RunResult) -
     most = int(np.argmax(within))
     start_s = float(sorted_s[most])
     end_s = start_s + width_s
+    if end_s > last_s:  # it holds the same if it begins earlier, and then its rates are true
+        start_s, end_s = max(last_s - width_s, first_s), max(last_s, first_s + width_s)
     here = requests[(arrivals >= start_s) & (arrivals <= end_s)]
     began_s = steps["end_s"] - steps["step_time_s"]
     during = steps[(steps["end_s"] >= start_s) & (began_s <= end_s)]
@@ -264,7 +266,7 @@ def worst_window(at_s: Floats, weight: Ints, replica: Ints, result: RunResult) -
     return Window(
         start_s,
         end_s,
-        int(within[most]),
+        int(weight[inside].sum()),
         int(weight.sum()),
         len(here) / width_s,
         len(requests) / mean_over_s,
