@@ -7,7 +7,7 @@ model, GPUs and an engine's settings.
 
 from importlib import import_module
 
-from cost_models.calibration import Calibration, calibration, load_calibration
+from cost_models.calibration import Calibration, calibration, calibration_for, load_calibration
 from cost_models.deployment import Deployment
 from cost_models.engines import (
     EngineDefaults,
@@ -22,6 +22,7 @@ from cost_models.engines import (
 from cost_models.errors import CalibrationError, CostModelError, DoesNotFitError, SpecError, UnknownNameError
 from cost_models.gpus import Gpu, gpu, gpu_names
 from cost_models.hf_config import model_from_hf_config
+from cost_models.machine import Machine
 from cost_models.memory import MemoryPlan, memory_plan
 from cost_models.models import Model, Parallelism
 from cost_models.named_models import NamedModel, model, model_names
@@ -39,6 +40,7 @@ __all__ = [
     "EngineDefaults",
     "EngineProfile",
     "Gpu",
+    "Machine",
     "MemoryPlan",
     "Model",
     "NamedModel",
@@ -50,6 +52,7 @@ __all__ = [
     "StepShape",
     "UnknownNameError",
     "calibration",
+    "calibration_for",
     "client_overhead_s",
     "cudagraph_capture_sizes",
     "engine_defaults",

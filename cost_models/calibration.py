@@ -14,8 +14,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar, cast
 
-from cost_models.errors import CalibrationError
+from cost_models.errors import CalibrationError, UnknownNameError
 from cost_models.gpus import Gpu, gpu
+from cost_models.machine import AS_SHIPPED, GAINS, HOST_CONSTANTS, Machine, read_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,8 @@ class Calibration:
 
     is_measured is False for a part that was never measured: it runs at the efficiencies of its architecture's
     measured part. borrowed names, for single operators, the part they were measured on instead of this one.
+    machine has the constants of one machine, where the calibration is of one; those that it has not shown
+    itself are in borrowed as well, such as `machine.compute_gain`.
     """
 
     calibration_id: str
@@ -224,6 +227,16 @@ class Calibration:
     note: str = ""
     borrowed: dict[str, str] = field(default_factory=dict)
     residuals: tuple[Residual, ...] = ()
+    machine: Machine = AS_SHIPPED
+
+    def at_machine_speed(self) -> Calibration:
+        """Its collectives as quick as they are on its machine; what the GPU does, `Machine.gpu` has."""
+        gain = self.machine.all_reduce_gain
+        return dataclasses.replace(
+            self,
+            all_reduce=_sped_up(self.all_reduce, gain),
+            nccl={name: _sped_up(params, gain) for name, params in self.nccl.items()},
+        )
 
 
 _T = TypeVar("_T")
@@ -249,6 +262,14 @@ _LENDERS = {
 }
 
 
+def _sped_up(params: _T, gain: float) -> _T:
+    """The same operator with all its times divided and all its efficiencies multiplied by `gain`."""
+    values = dataclasses.asdict(params)  # type: ignore[call-overload]
+    return type(params)(
+        **{name: value / gain if name.endswith("_s") else value * gain for name, value in values.items()}
+    )
+
+
 def _record(kind: type[_T], values: object, where: str) -> _T:
     if not isinstance(values, dict):
         raise CalibrationError(f"{where}: expected a table of parameters")
@@ -271,7 +292,8 @@ def parse_calibration(document: str, where: str, lenders: Sequence[Calibration] 
         data = json.loads(document)
         if not isinstance(data, dict) or not isinstance(data.get("parameters", {}), dict):
             raise CalibrationError(f"{where}: not a calibration: not a JSON object with parameters")
-        parameters = cast("dict[str, object]", data["parameters"])
+        own = data.get("parameters", {}) if "machine" in data else data["parameters"]
+        parameters = cast("dict[str, object]", own)
         part = gpu(str(data["gpu"]))
         rows = cast("list[dict[str, object]]", data.get("residuals", []))
         residuals = tuple(_record(Residual, row, f"{where}: residuals") for row in rows)
@@ -292,6 +314,11 @@ def parse_calibration(document: str, where: str, lenders: Sequence[Calibration] 
         table = cast("dict[str, object]", parameters.get(name, {}))
         fields[name] = {key: _record(kind, value, f"{where}: {name}.{key}") for key, value in table.items()}
     borrowed = _borrow(fields, part, (calibration(part.name),) if lenders is None else lenders)
+    machine = AS_SHIPPED
+    if "machine" in data:
+        machine = read_machine(data["machine"], where)
+        shipped = dict.fromkeys(HOST_CONSTANTS, "engine release") | dict.fromkeys(GAINS, part.name)
+        borrowed |= {f"machine.{name}": of for name, of in shipped.items() if name not in machine.fitted}
     missing = [name for name in _SINGLE if name not in fields]
     if missing:
         raise CalibrationError(f"{where}: no parameters for {', '.join(missing)}")
@@ -302,6 +329,7 @@ def parse_calibration(document: str, where: str, lenders: Sequence[Calibration] 
         note=str(data.get("note", "")),
         borrowed=borrowed,
         residuals=residuals,
+        machine=machine,
     )
 
 
@@ -330,6 +358,22 @@ def load_calibration(path: Path) -> Calibration:
         return parse_calibration(path.read_text(encoding="utf-8"), path.name)
     except (OSError, UnicodeDecodeError) as fault:
         raise CalibrationError(f"{path}: {fault}") from fault
+
+
+def calibration_for(part: str, path: Path | None = None) -> Calibration:
+    """The calibration in the file `path`, which must be one of this GPU; without a file the one shipped.
+
+    Raises CalibrationError for a file that cannot be read or is of another GPU.
+    """
+    if path is None:
+        return calibration(part)
+    try:
+        found = load_calibration(path)
+    except UnknownNameError as fault:
+        raise CalibrationError(f"{path}: {fault}") from fault
+    if found.gpu != gpu(part).name:
+        raise CalibrationError(f"{path.name} is of {found.gpu}, not of {gpu(part).name}")
+    return found
 
 
 @cache

@@ -5,6 +5,7 @@ Shapes and costs are plain classes, for one of each is made in every step.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from cost_models.calibration import Calibration, calibration
@@ -180,7 +181,8 @@ class StepCostModel:
         facts: ServingFacts | None = None,
         profile: EngineProfile | None = None,
     ) -> None:
-        """`fitted`, `facts` and `profile` replace what is shipped for the GPU and the release.
+        """`fitted`, `facts` and `profile` replace what is shipped for the GPU and the release; constants of
+        the machine that `fitted` is of go before `profile`.
 
         Raises SpecError for a split that does not divide the model.
         """
@@ -190,6 +192,10 @@ class StepCostModel:
         self.calibration = fitted = fitted or calibration(part.name)
         facts = facts or serving_facts(part)
         profile = profile or engine_profile(deployment.engine_version)
+        machine = fitted.machine
+        if not machine.is_as_shipped:
+            deployment = replace(deployment, gpu=machine.gpu(part))
+            fitted, profile = fitted.at_machine_speed(), machine.profile(profile)
         sizes: tuple[int, ...] = ()
         if not deployment.enforce_eager:
             sizes = cudagraph_capture_sizes(deployment.max_num_seqs, deployment.max_num_batched_tokens)

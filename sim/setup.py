@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from math import inf
+from pathlib import Path
 
 import numpy as np
 
 from cost_models import (
+    Calibration,
     CostModelError,
     Deployment,
     MemoryPlan,
@@ -18,6 +20,7 @@ from cost_models import (
     SpecError,
     StepCostModel,
     UnknownNameError,
+    calibration_for,
     engine_profile,
     memory_plan,
     model,
@@ -70,9 +73,11 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
     fit and for a split that does not divide it.
     """
     engine = scenario.resolved.engine
+    with _faults_of(scenario, "calibration"):
+        fitted = calibration_for(scenario.gpu, Path(scenario.calibration) if scenario.calibration else None)
     with _faults_of(scenario, "engine.tensor_parallel_size"):
         deployment = deployment_of(scenario)
-        timer = StepCostModel(deployment)
+        timer = StepCostModel(deployment, fitted=fitted)
         drafter = _drafter_deployment(engine, deployment)
         plan = None
         if engine.num_gpu_blocks_override is None:
@@ -86,12 +91,14 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
             f"max_model_len is {limits.max_model_len} in place of {asked}: the KV cache of "
             f"{kv_cache.num_blocks} blocks holds no more for one request (vLLM would refuse to start)"
         )
-    if not timer.calibration.is_measured:
-        notes.append(timer.calibration.note)
+    if not fitted.is_measured:
+        notes.append(fitted.note)
+    if fitted.machine.fitted:
+        notes.append(f"{', '.join(fitted.machine.fitted)}: as one machine has them ({fitted.source})")
     if engine.lora is not None:
         notes.append("LoRA: slots and memory are those of the engine; the adapters' own kernels take no time")
     with _faults_of(scenario, "engine.speculative_config.model"):
-        speculation = _speculation(scenario, drafter)
+        speculation = _speculation(scenario, drafter, fitted)
     profile = engine_profile(engine.version)
     window = deployment.model.sliding_window
     replica = ReplicaSpec(
@@ -247,7 +254,9 @@ def _with_layers(spec: Model, num_layers: int) -> Model:
     return replace(spec, num_layers=num_layers, moe=moe)
 
 
-def _speculation(scenario: Scenario, drafter: Deployment | None) -> SpeculationSpec | None:
+def _speculation(
+    scenario: Scenario, drafter: Deployment | None, fitted: Calibration
+) -> SpeculationSpec | None:
     """Who drafts, and how lucky the drafts are."""
     section = scenario.engine.speculative_config
     if section is None:
@@ -257,7 +266,7 @@ def _speculation(scenario: Scenario, drafter: Deployment | None) -> SpeculationS
     if drafter is None or section.draft_pass_s is not None:
         made = FixedDrafter(num_drafts, section.draft_pass_s or 0.0, by_batch)
     else:
-        made = ModelDrafter(StepCostModel(drafter), num_drafts, by_batch)
+        made = ModelDrafter(StepCostModel(drafter, fitted=fitted), num_drafts, by_batch)
     return SpeculationSpec(Acceptance(section.rates, streams(scenario.seed)("acceptance")), made)
 
 

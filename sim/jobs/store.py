@@ -150,13 +150,15 @@ def code_fingerprint() -> str:
 
 
 def _files_read(section: object) -> Iterator[tuple[str, str]]:
-    """Files that a scenario's words refer to, each with the hash of its contents: traces, models, plugins."""
+    """Files that a scenario's words refer to, each with the hash of its contents: traces, models,
+    calibrations, plugins.
+    """
     if isinstance(section, dict):
         if section.get("kind") == "plugin":
             yield from _plugin_file(str(section["path"]))
         for key, value in section.items():
-            if key in ("path", "model") and isinstance(value, str):
-                files = (value,) if key == "path" else (value, *_model_files(value))
+            if key in ("path", "calibration", "model") and isinstance(value, str):
+                files = (value, *_model_files(value)) if key == "model" else (value,)
                 yield from ((name, digest) for name in files if (digest := _file_digest(name)))
             yield from _files_read(value)
 

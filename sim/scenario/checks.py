@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import cost_models
 from cost_models.engines import version_key
@@ -28,6 +29,7 @@ def scenario_faults(scenario: Scenario) -> list[Fault]:
     """Every fault that takes more than one field, or the catalogues, to see."""
     faults = [
         *_time_faults(scenario),
+        *_calibration_faults(scenario),
         *_switch_faults(scenario),
         *_speculative_faults(scenario),
         *_external_cache_faults(scenario),
@@ -43,6 +45,14 @@ def scenario_faults(scenario: Scenario) -> list[Fault]:
 def _time_faults(scenario: Scenario) -> Iterator[Fault]:
     if scenario.horizon_s is not None and scenario.warmup_s >= scenario.horizon_s:
         yield scenario.fault("warmup_s", f"must end before horizon_s {scenario.horizon_s:g}")
+
+
+def _calibration_faults(scenario: Scenario) -> Iterator[Fault]:
+    if scenario.calibration is not None:
+        try:
+            cost_models.calibration_for(scenario.gpu, Path(scenario.calibration))
+        except cost_models.CalibrationError as error:
+            yield scenario.fault("calibration", str(error))
 
 
 def _limit_faults(scenario: Scenario, engine: EngineSection) -> Iterator[Fault]:

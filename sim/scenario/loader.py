@@ -165,7 +165,7 @@ def _rebase_paths(data: dict[str, Data], folder: Path | None) -> dict[str, Data]
             return section
         return {**section, key: rebase(section[key], inner)}
 
-    rebased = rebase(data, "model")
+    rebased = rebase(rebase(data, "model"), "calibration")
     assert isinstance(rebased, dict)
     if "engine" in rebased:
         rebased = {**rebased, "engine": within(rebased["engine"], "speculative_config", "model")}

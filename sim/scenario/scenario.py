@@ -48,6 +48,13 @@ class Scenario(Section):
         Field(description="type of the weights, such as bf16 or fp8; auto = what the model's name implies"),
     ] = "auto"
     gpu: Annotated[GpuName, Field(description="GPU by name, such as h100-sxm")]
+    calibration: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="calibration file of the GPU or of your own machine; null = that shipped",
+        ),
+    ] = None
     cluster: Annotated[ClusterSection, Field(description="replicas and router")] = (
         ClusterSection.with_defaults()
     )
