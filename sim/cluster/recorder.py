@@ -51,6 +51,7 @@ class StepTotals(NamedTuple):
     busy_s: float
     time_by_bound_s: Floats
     time_by_used_blocks_s: Floats
+    time_by_num_running_s: Floats
     decode_tokens: int
     prefill_tokens: int
     recompute_tokens: int
@@ -109,6 +110,7 @@ class StepLog:
         self._measured = 0
         self._by_bound = np.zeros(len(BOUNDS))
         self._by_used = np.zeros(1)
+        self._by_running = np.zeros(1)
 
     def append(self, start_s: float, end_s: float, counts: StepCounts) -> None:
         """Add one step."""
@@ -202,6 +204,7 @@ class StepLog:
         self._sums += of_measured[:, [0, 1, 2, 7]].sum(axis=0, dtype=np.int64)
         self._by_bound = add_histograms(self._by_bound, histogram(of_measured[:, 8], took_s))
         self._by_used = add_histograms(self._by_used, histogram(of_measured[:, 5], took_s))
+        self._by_running = add_histograms(self._by_running, histogram(of_measured[:, 3], took_s))
         self._ends.append(end_s)
         if self._keep:
             self._starts.append(start_s)
@@ -222,13 +225,21 @@ class StepLog:
         return np.concatenate(self._starts), end_s, np.concatenate(self._counts)
 
     def totals(self) -> StepTotals:
-        """The sums so far; times in seconds, blocks by number in use."""
+        """The sums so far; times in seconds, by number of blocks in use and of requests running."""
         self._gather()
         self._flush(self._num_pending)
         decode, prefill, recompute, preemptions = (int(n) for n in self._sums)
         busy_s = float(self._by_bound.sum())
         return StepTotals(
-            busy_s, self._by_bound, self._by_used, decode, prefill, recompute, preemptions, self._measured
+            busy_s,
+            self._by_bound,
+            self._by_used,
+            self._by_running,
+            decode,
+            prefill,
+            recompute,
+            preemptions,
+            self._measured,
         )
 
 

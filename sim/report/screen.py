@@ -63,6 +63,7 @@ def _engine(summary: Summary) -> Iterator[str]:
     yield _banner("Engine", "-")
     usage = " / ".join(_percent(summary[f"kv_usage_{which}"]) for which in ("p50", "p95", "max"))
     yield _row("KV cache usage p50 / p95 / max:", usage)
+    yield _row("Running requests p50 / p95 / max:", _running(summary))
     yield _row("Preemptions:", summary["num_preemptions"])
     yield _row("Recomputed tokens:", _percent(summary["recomputed_token_share"]))
     yield _row("Prefix cache hit rate:", _percent(summary["prefix_cache_hit_rate"]))
@@ -74,6 +75,12 @@ def _engine(summary: Summary) -> Iterator[str]:
     for key, label, form in _FEATURES:
         if key in summary:
             yield _row(label, form(summary[key]))
+
+
+def _running(summary: Summary) -> str:
+    """Requests running on a replica, over time."""
+    numbers = [summary[f"num_running_{which}"] for which in ("p50", "p95", "max")]
+    return " / ".join("-" if number is None else f"{number:.0f}" for number in numbers)
 
 
 def _slo(summary: Summary) -> Iterator[str]:

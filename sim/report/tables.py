@@ -117,11 +117,13 @@ def _groups(summary: Summary, key: str, title: str) -> Iterator[Block]:
 
 def _engine(summary: Summary) -> Iterator[Block]:
     kv = " / ".join(percent(summary.get(f"kv_usage_{which}")) for which in ("p50", "p95", "max"))
+    running = " / ".join(number(summary.get(f"num_running_{which}")) for which in ("p50", "p95", "max"))
     shares = summary.get("time_share_by_bound")
     bounds = sorted(shares.items(), key=lambda item: -item[1]) if isinstance(shares, Mapping) else []
     rows = [
         ("steps", number(summary.get("num_steps"))),
         ("KV in use, p50 / p95 / max (%)", kv),
+        ("requests running on a replica, p50 / p95 / max", running),
         ("KV blocks per replica", number(summary.get("num_gpu_blocks"))),
         ("preemptions", number(summary.get("num_preemptions"))),
         ("preemption tax (%)", percent(summary.get("recomputed_token_share"))),
@@ -223,6 +225,8 @@ def _compared() -> Iterator[tuple[str, str, bool]]:
     yield "slo_attainment", "SLO attainment (%)", True
     yield "kv_usage_p50", "KV in use, p50 (%)", True
     yield "kv_usage_p95", "KV in use, p95 (%)", True
+    yield "num_running_p50", "running on a replica, p50", False
+    yield "num_running_p95", "running on a replica, p95", False
     yield "num_preemptions", "preemptions", False
     yield "recomputed_token_share", "preemption tax (%)", True
     yield "prefix_cache_hit_rate", "prefix hit rate (%)", True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -172,8 +173,10 @@ def _engine(
     computed = sum(t.decode_tokens + t.prefill_tokens + t.recompute_tokens for t in totals)
     recomputed = sum(t.recompute_tokens for t in totals)
     window_s = max(times.end_s - warmup_s, 0.0)
-    p50, p95 = percentiles_over_time(_time_by_used_blocks(totals, window_s), (50, 95))
-    most = max((int(np.flatnonzero(t.time_by_used_blocks_s)[-1]) for t in totals if t.num_steps), default=0)
+    blocks = _time_by_number(totals, "time_by_used_blocks_s", window_s)
+    running = _time_by_number(totals, "time_by_num_running_s", window_s)
+    p50, p95 = percentiles_over_time(blocks, (50, 95))
+    running_p50, running_p95 = percentiles_over_time(running, (50, 95))
     by_bound_s = sum((t.time_by_bound_s for t in totals), np.zeros(len(BOUNDS)))
     busy_s = float(by_bound_s.sum())
     queries = engines.prefix_queries_tokens
@@ -182,7 +185,10 @@ def _engine(
         "num_gpu_blocks": engines.num_gpu_blocks,
         "kv_usage_p50": finite(p50 / engines.num_gpu_blocks),
         "kv_usage_p95": finite(p95 / engines.num_gpu_blocks),
-        "kv_usage_max": most / engines.num_gpu_blocks,
+        "kv_usage_max": _largest(blocks) / engines.num_gpu_blocks,
+        "num_running_p50": finite(running_p50),
+        "num_running_p95": finite(running_p95),
+        "num_running_max": _largest(running),
         "num_preemptions": sum(t.num_preemptions for t in totals),
         "recomputed_tokens": recomputed,
         "recomputed_token_share": recomputed / computed if computed else 0.0,
@@ -196,13 +202,25 @@ def _engine(
     }
 
 
-def _time_by_used_blocks(totals: Sequence[StepTotals], window_s: float) -> Floats:
-    """Seconds with each number of blocks in use, over all replicas; while an engine idles it uses none."""
+def _time_by_number(
+    totals: Sequence[StepTotals],
+    what: Literal["time_by_used_blocks_s", "time_by_num_running_s"],
+    window_s: float,
+) -> Floats:
+    """Seconds with each number of blocks in use, or requests running, on a replica, over all replicas.
+
+    While an engine idles both are 0.
+    """
     pooled = np.zeros(1)
     for t in totals:
-        pooled = add_histograms(pooled, t.time_by_used_blocks_s)
+        pooled = add_histograms(pooled, getattr(t, what))
         pooled[0] += max(window_s - t.busy_s, 0.0)
     return pooled
+
+
+def _largest(time_by_number_s: Floats) -> int:
+    """The largest number that occurred."""
+    return int(max(np.flatnonzero(time_by_number_s), default=0))
 
 
 def group_summary(

@@ -191,6 +191,13 @@ def test_what_binds_is_told_with_the_runs_that_it_was_seen_in(two):
     assert f"(at {rate} req/s, " in text_of(alone)
 
 
+def test_a_limit_on_running_requests_that_is_reached_is_what_binds():
+    """Four run at most; in so short a run the mean over time, drain and all, stays well below that."""
+    found = size("quickstart", slo=SLO, overrides=[*SHORT, "engine.max_num_seqs=4"], **QUICK)
+    assert "max_num_seqs binds: " in found.bound(0)
+    assert "of 4 run at p50, 4 at p95" in found.bound(0)
+
+
 def test_so_many_gpus_are_shared_out_among_replicas():
     """Two replicas of one GPU against one of two, and no way to make replicas of four from two."""
     found = size("quickstart", slo=SLO, tp="1,2,4", num_gpus=2, overrides=SHORT, **QUICK)

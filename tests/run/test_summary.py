@@ -50,6 +50,22 @@ def test_throughput_is_work_over_the_time_from_first_send_to_last_token():
     assert summary["total_token_throughput"] == pytest.approx(100 * 105 / duration_s)
 
 
+def test_requests_running_are_told_over_time():
+    """Seven clients that never pause keep seven requests running, and an idle engine runs none."""
+    long = {"lengths": {"kind": "fixed", "prompt_tokens": 100, "output_tokens": 200}}
+    busy = simulated(
+        {"kind": "closed_loop", "max_concurrency": 7, "rate_per_s": None, "num_requests": 210} | long
+    )
+    assert busy.summary["num_running_p50"] == busy.summary["num_running_max"] == 7
+    result = simulated(long)
+    steps, summary = result.steps, result.summary
+    assert summary["num_running_max"] == steps["num_running"].max()
+    by_number_s = steps.groupby("num_running")["step_time_s"].sum()
+    idle_s = summary["clock_s"] - by_number_s.sum()
+    share = (by_number_s.cumsum() + idle_s) / summary["clock_s"]
+    assert share[summary["num_running_p95"]] >= 0.95 > share[summary["num_running_p95"] - 1]
+
+
 def test_latencies_are_those_of_the_table():
     result = simulated()
     ttft_s = result.requests["first_token_s"] - result.requests["arrival_s"]

@@ -43,6 +43,8 @@ _NUMBERS = {
     "p99_tpot_ms": ("p99_tpot_ms", 1.0),
     "p99_e2e_s": ("p99_e2el_ms", 1e-3),
     "kv_usage_p95": ("kv_usage_p95", 1.0),
+    "num_running_p50": ("num_running_p50", 1.0),
+    "num_running_p95": ("num_running_p95", 1.0),
     "preemptions_per_request": ("preemptions_per_request", 1.0),
     "busy_share": ("busy_share", 1.0),
     "tokens_per_s_per_gpu": ("output_throughput_per_gpu", 1.0),
@@ -129,13 +131,13 @@ class Results:
             broken = None if less is None or not less.numbers else less
             at = fleet.replicas if broken is None else fleet.replicas - 1
             runs = f"with {at} replica{'s' if at > 1 else ''}, {_kept_words(broken)}"
-            return f"{binding(candidate, fleet.tried[fleet.replicas], broken, at)} ({runs})"
+            return f"{binding(candidate, fleet.tried[fleet.replicas], broken)} ({runs})"
         judged = capacity.kept or capacity.broken
         assert judged is not None
         broken = capacity.broken if capacity.broken is not None and capacity.broken.numbers else None
         rate = capacity.rate_per_s if broken is None else capacity.above_per_s
         runs = f"at {rate:.3g} {unit(self.base)}, {_kept_words(broken)}"
-        return f"{binding(candidate, judged, broken, capacity.replicas)} ({runs})"
+        return f"{binding(candidate, judged, broken)} ({runs})"
 
     def _gpus(self, number: int) -> int:
         return (self.fleets[number].replicas or 0) * self.candidates[number].gpus
@@ -180,7 +182,7 @@ def capacity_rows(
                 row["breaks"] = failing(capacity.broken, promise.targets)
             if capacity.kept is not None:
                 row |= _judged(capacity.kept, promise)
-                row["comm_share"] = comm_share(candidate, capacity.kept, capacity.replicas)
+                row["comm_share"] = comm_share(candidate, capacity.kept)
                 row |= _money(candidate, prices, gpus, capacity.rate_per_s, capacity.kept)
         rows.append(row)
     table = pd.DataFrame(rows)
@@ -251,7 +253,7 @@ def _money(
     return row
 
 
-def binding(candidate: Candidate, held: Judgement, broken: Judgement | None, replicas: int) -> str:
+def binding(candidate: Candidate, held: Judgement, broken: Judgement | None) -> str:
     """The resource that binds, from runs that broke the promise if there are some, else from the others."""
     told = broken if broken is not None and broken.numbers else held
     numbers = told.numbers
@@ -266,8 +268,9 @@ def binding(candidate: Candidate, held: Judgement, broken: Judgement | None, rep
     limit = None if candidate.setup is None else candidate.setup.engine.max_num_seqs
     if kv >= _FULL or often >= _OFTEN:
         return f"KV cache binds: {state}; {time}"
-    if limit is not None and _running(numbers, replicas) >= _FULL * limit:
-        return f"max_num_seqs binds: about {_running(numbers, replicas):.0f} of {limit} run; {time}; {state}"
+    if limit is not None and numbers["num_running_p95"] >= limit:
+        usual, most = numbers["num_running_p50"], numbers["num_running_p95"]
+        return f"max_num_seqs binds: {usual:.0f} of {limit} run at p50, {most:.0f} at p95; {time}; {state}"
     if isfinite(busy) and busy < _IDLE:
         return f"no resource binds: the GPUs are busy {busy:.0%} of the time; {time}"
     return f"{_short(name)} binds: {time}, GPUs busy {busy:.0%}; {state}"
@@ -276,12 +279,6 @@ def binding(candidate: Candidate, held: Judgement, broken: Judgement | None, rep
 def _short(name: str) -> str:
     words = _WORK[name].partition(" (")[0].removeprefix("the ")
     return words[0].upper() + words[1:]
-
-
-def _running(numbers: Mapping[str, float], replicas: int) -> float:
-    """Requests that decode at once on a replica, by Little's law."""
-    tpot_s, tokens_per_s = numbers["mean_tpot_ms"] / 1000.0, numbers["output_throughput"]
-    return tokens_per_s * tpot_s / replicas if isfinite(tpot_s) else 0.0
 
 
 def bound_shares(of: Judgement) -> dict[str, float]:
@@ -309,14 +306,14 @@ def failing(of: Judgement, targets: Mapping[str, object]) -> str:
     return ", ".join(name.partition("_")[0].upper() if "_" in name else name for name in names) + close
 
 
-def comm_share(candidate: Candidate, of: Judgement, replicas: int) -> float:
+def comm_share(candidate: Candidate, of: Judgement) -> float:
     """Share of a typical decode step that the GPUs of a replica spend on exchanging activations.
 
-    Typical: as many requests as decode at once by Little's law, half way through answers of mean length.
+    Typical: as many requests as run at p50 over time, half way through answers of mean length.
     """
     if candidate.setup is None or not of.summaries or not of.numbers:
         return nan
-    batch = max(1, round(_running(of.numbers, replicas)))
+    batch = max(1, round(of.numbers["num_running_p50"]))
     timer = candidate.setup.replica.timer
     assert isinstance(timer, StepCostModel)
     totals = [
