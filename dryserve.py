@@ -6,19 +6,20 @@
     run = ds.load_run("runs/quickstart-0123abcd")
     ds.sweep("chat-a100", {"engine.max_num_seqs": "16..256"}, rates="5:60").plot()
 
-They load on first use, so that the command line starts quickly.
+They load on first use, so that the command line starts quickly, and so that `dryserve.recording`, which runs
+inside vLLM, loads nothing of the simulator.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
-
-import sim
 
 if TYPE_CHECKING:
     from sim import *  # noqa: F403
 
-__all__ = sim.__all__
+if "__path__" not in globals():  # in a checkout; a wheel holds it beside this file
+    __path__ = [str(Path(__file__).with_name("plugins"))]
 
 
 def main() -> None:
@@ -29,10 +30,16 @@ def main() -> None:
 
 
 def __getattr__(name: str) -> object:
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"{__name__} has no attribute {name!r}")
+    import sim
+
     return getattr(sim, name)
 
 
 def __dir__() -> list[str]:
+    import sim
+
     return sorted(sim.__all__)
 
 

@@ -118,6 +118,9 @@ def _settings(given: _Line) -> RecordingSettings:
         tensor_parallel=given.get("tensor_parallel", 1),
         pipeline_parallel=given.get("pipeline_parallel", 1),
         data_parallel=given.get("data_parallel", 1),
+        quantization=given.get("quantization"),
+        kv_cache_dtype=given.get("kv_cache_dtype"),
+        enforce_eager=given.get("enforce_eager", False),
         hash_lookahead_tokens=given.get("hash_lookahead_tokens", 0),
         not_replayed=tuple(given.get("not_replayed", ())),
     )
@@ -144,6 +147,7 @@ class _Reader:
         """Of the latest step: by request its tokens and those computed afterwards."""
         self._outputs: list[int] = []
         self._reasons: dict[int, str] = {}
+        self._ties: dict[int, float] = {}
 
     def read(self, line: _Line) -> None:
         """One line."""
@@ -179,6 +183,8 @@ class _Reader:
                 self.calls.append(
                     Drafted(tuple((self._known(request), count) for request, count in line["n"]))
                 )
+            case "tie":
+                self._ties[self._known(line["r"])] = line["tie"]
             case "gap":
                 self.ending = f"gap: {line['why']}"
             case "close":
@@ -209,7 +215,6 @@ class _Reader:
                 skips_cache=line.get("skip", False),
                 needs_grammar=line.get("grammar", False),
                 is_session=line.get("session", False),
-                tie=line.get("tie", 0),
                 not_replayed=line.get("not"),
             )
         )
@@ -218,7 +223,7 @@ class _Reader:
 
     def _finish(self, line: _Line) -> None:
         ids = tuple(map(self._known, line["r"]))
-        self.calls.append(Ended(_s(line["t"]), ids, line["as"]))
+        self.calls.append(Ended(_s(line["t"]), ids, line["as"], tuple(line.get("held", ()))))
         reason = line["as"].removeprefix("FINISHED_").lower()
         for request_id in ids:
             self._reasons.setdefault(request_id, "abort" if reason == "aborted" else reason)
@@ -226,7 +231,12 @@ class _Reader:
     def finished_requests(self) -> tuple[RecordedRequest, ...]:
         """The requests with what had become of them."""
         return tuple(
-            replace(request, num_outputs=outputs, finish_reason=self._reasons.get(request.request_id))
+            replace(
+                request,
+                num_outputs=outputs,
+                finish_reason=self._reasons.get(request.request_id),
+                tie=self._ties.get(request.request_id, 0.0),
+            )
             for request, outputs in zip(self.requests, self._outputs, strict=True)
         )
 
@@ -268,6 +278,7 @@ class _Reader:
                 grammars_ready=tuple(line.get("ready", ())),
                 answers=tuple(ConnectorAnswer(*answer) for answer in line.get("ext", ())),
                 blocks_crc=line.get("blocks", 0),
+                not_replayed=line.get("not"),
             )
         )
         self.calls.append(StepScheduled(line["i"]))

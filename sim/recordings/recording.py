@@ -38,7 +38,8 @@ class RecordedRequest:
     skips_cache: bool = False
     needs_grammar: bool = False
     is_session: bool = False
-    tie: int = 0
+    tie: float = 0.0
+    """Sorts as the engine's own ids do, among requests of equal arrival time."""
     not_replayed: str | None = None
     num_outputs: int = 0
     finish_reason: str | None = None
@@ -71,6 +72,8 @@ class Ended:
     time_s: float
     request_ids: tuple[int, ...]
     status: str
+    held: tuple[int, ...] = ()
+    """Those whose blocks the KV connector keeps for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,8 @@ class RecordedStep:
     held: tuple[int, ...] = ()
     """Requests that ended, and whose blocks the connector keeps for a while."""
     after_update: QueueState | None = None
+    not_replayed: str | None = None
+    """Why a replay cannot follow the step."""
     step_time_s: float | None = None
     """How long the engine was busy with the step: from the end of its `schedule()`, or, with other batches in
     flight before it, from the start of the update before, to the start of its own update.
@@ -228,6 +233,9 @@ class RecordingSettings:
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     data_parallel: int = 1
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    enforce_eager: bool = False
     hash_lookahead_tokens: int = 0
     not_replayed: tuple[str, ...] = ()
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.recordings import fake_vllm
+
 REPO = Path(__file__).resolve().parents[2]
 OURS = ("sim", "scheduler", "cost_models", "scenarios")
 FOREIGN = 'raise ImportError("this is the package of somebody else")\n'
@@ -90,6 +92,20 @@ def test_a_short_run_loads_no_more_than_in_a_checkout(installed: Installation) -
     loaded = done.stderr
     assert "dryserve.sim.simulation" in loaded
     assert not {name for name in ("scipy", "pandas", "matplotlib") if f" {name}\n" in loaded}
+
+
+def test_the_recorder_is_in_it_and_loads_nothing_else(installed: Installation, tmp_path: Path) -> None:
+    fake_vllm.install(tmp_path)
+    told = [installed.python, "-c", fake_vllm.LOADS_NOTHING_ELSE]
+    done = subprocess.run(
+        told,
+        cwd=installed.folder,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "recorder loaded alone\n", done.stderr
 
 
 def test_several_processes_find_the_package_too(installed: Installation) -> None:

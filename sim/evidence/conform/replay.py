@@ -154,8 +154,8 @@ def _build_engine(
     Its release is that of the recording, with every switch as the case says: an absent one is off.
     """
     return EngineCore(
-        _scheduler_config(case.config),
-        _kv_cache_config(case.config),
+        scheduler_config(case.config),
+        kv_cache_config(case.config),
         connector=connector,
         draft_validator=model,
         release=release(case.release),
@@ -164,7 +164,7 @@ def _build_engine(
     )
 
 
-def _scheduler_config(script: ConfigScript) -> SchedulerConfig:
+def scheduler_config(script: ConfigScript) -> SchedulerConfig:
     """Limits and policies, with the format's defaults."""
     spec = script.get("spec")
     return SchedulerConfig(
@@ -201,7 +201,7 @@ def _speculative_config(script: SpecScript) -> SpeculativeConfig:
     )
 
 
-def _kv_cache_config(script: ConfigScript) -> KVCacheConfig:
+def kv_cache_config(script: ConfigScript) -> KVCacheConfig:
     """Blocks and groups, with the format's defaults."""
     block_size = script.get("hash_block_size", 16)
     groups = script.get("groups") or [GroupScript(type="full")]

@@ -1,0 +1,1 @@
+"""Recordings of users' engines, replayed on this one, and the rules that explain them."""
