@@ -210,8 +210,8 @@ class RunResult:
             targets=self.targets,
             engines=EngineTotals(
                 setup.num_gpu_blocks,
-                sum(s.queries + s.preempted_queries for s in stats),
-                sum(s.hits + s.preempted_hits for s in stats),
+                sum(s.queries for s in stats),
+                sum(s.hits for s in stats),
                 sum(e.num_preemptions for e in self._engines),
             ),
             rejections=self._rejections,

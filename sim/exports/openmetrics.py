@@ -77,14 +77,13 @@ def _totals(result: RunResult, replica: int, labels: Labels) -> Iterator[tuple[M
     stats = engine.prefix_cache_stats
     prompts, outputs = times.prompt_tokens[begun].sum(), times.output_tokens[here].sum()
     cached = np.array(log.cached_tokens)[begun].sum()
-    queries, hits = stats.queries + stats.preempted_queries, stats.hits + stats.preempted_hits
     totals = (
         ("prompt_tokens", "Prompt tokens of requests that have got a token.", prompts),
         ("prompt_tokens_cached", "Of these, found in the prefix cache.", cached),
         ("generation_tokens", "Tokens generated.", outputs),
         ("num_preemptions", "Preemptions.", engine.num_preemptions),
-        ("prefix_cache_queries", "Tokens looked up in the prefix cache.", queries),
-        ("prefix_cache_hits", "Tokens found in the prefix cache.", hits),
+        ("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.queries),
+        ("prefix_cache_hits", "Tokens found in the prefix cache.", stats.hits),
     )
     for name, told, value in totals:
         yield (f"vllm:{name}", "counter", told), [_line(f"vllm:{name}_total", labels, int(value))]

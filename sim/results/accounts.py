@@ -170,8 +170,8 @@ def _external_cache(
     engines: list[EngineCore], caches: list[ExternalCache], clock_s: float
 ) -> dict[str, Json]:
     stats = [engine.connector_prefix_cache_stats for engine in engines]
-    queries = sum(each.queries + each.preempted_queries for each in stats)
-    hits = sum(each.hits + each.preempted_hits for each in stats)
+    queries = sum(each.queries for each in stats)
+    hits = sum(each.hits for each in stats)
     links = {id(cache.link): cache.link for cache in caches}.values()
     contents = {id(cache.contents): cache.contents for cache in caches}.values()
     found: dict[str, Json] = {

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from sim.exports import openmetrics
 from sim.report.screen import render
 from sim.scenario import scenario_from_data
 from sim.simulation import simulate
@@ -146,3 +147,18 @@ def test_repeated_prompts_hit_the_prefix_cache():
     )
     assert (result.requests["cached_tokens"].iloc[20:] == 80).all()
     assert 0.6 < result.summary["prefix_cache_hit_rate"] < 80 / 96
+
+
+def test_what_preempted_requests_find_again_is_no_hit_of_the_prefix_cache():
+    """Engines count lookups of requests that were preempted apart: distinct prompts have a hit rate of 0."""
+    starved = {"max_model_len": 2048, "num_gpu_blocks_override": 200}
+    lengths = {"kind": "fixed", "prompt_tokens": 100, "output_tokens": 200}
+    result = simulated({"lengths": lengths, "rate_per_s": 50.0}, engine=starved)
+    summary = result.summary
+    assert summary["num_preemptions"] > 0
+    assert summary["preemption_rehit_blocks"] > 0
+    assert summary["prefix_cache_hits"] == 0
+    exported = [
+        line for line in openmetrics.render(result).splitlines() if "prefix_cache_hits_total{" in line
+    ]
+    assert [line.rpartition(" ")[2] for line in exported] == ["0"]
