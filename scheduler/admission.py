@@ -81,7 +81,7 @@ class AdmissionRoom:
         config = state.config
         self.state = state
         self.drafter = drafter
-        self._num_batched_tokens = config.max_num_batched_tokens * (2 if config.async_scheduling else 1)
+        self._num_batched_tokens = config.max_num_batched_tokens * config.batches_in_flight(state.rules)
         self._watermark_blocks = int(config.watermark * state.kv_cache.num_blocks)
         self._reserve_full_prompt = bool(config.reserve_full_prompt)
 

@@ -105,7 +105,7 @@ class SyncBookkeeping:
         if self._uncounts_cut_tokens:
             request.num_computed_tokens -= len(tokens) - (request.num_tokens - before)
         if self._enters_after_outputs:
-            self.kv_cache.enter(request, request.num_computed_tokens)
+            self.kv_cache.enter(request, request.num_computed_tokens - request.num_tokens_in_flight)
         return final
 
     def deliver_stale(self, request: Request, tokens: list[int]) -> RequestStatus | None:
@@ -165,13 +165,30 @@ class AsyncBookkeeping(SyncBookkeeping):
 
 
 class TrackingBookkeeping(AsyncBookkeeping):
-    """Counts all tokens in flight, prefills too, and knows which of them were in flight at a preemption."""
+    """Counts all tokens in flight, prefills too, and knows which of them were in flight at a preemption.
+
+    It serves engines that schedule ahead and pipelines that do not; in those nothing has placeholders.
+    """
 
     counts_tokens_in_flight = True
 
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        rules: Rules,
+        drafter: Drafter,
+        kv_cache: KVCache,
+        *,
+        has_connector: bool = False,
+    ) -> None:
+        super().__init__(config, rules, drafter, kv_cache)
+        self._ahead = config.async_scheduling
+        self._preempted_lose_output = has_connector and rules.defer_frees_in_flight
+
     def note_scheduled(self, output: SchedulerOutput) -> None:
         """All scheduled tokens are in flight."""
-        super().note_scheduled(output)
+        if self._ahead:
+            super().note_scheduled(output)
         counts = output.num_scheduled_tokens
         for i, request in enumerate(output.requests):
             request.num_tokens_in_flight += counts[i]
@@ -191,7 +208,8 @@ class TrackingBookkeeping(AsyncBookkeeping):
     def note_preempted(self, request: Request, *, by_reset: bool) -> None:
         """Everything in flight is stale now."""
         request.num_output_placeholders = 0
-        request.drop_stale_output = by_reset or (request.drop_stale_output and request.num_stale_tokens > 0)
+        still_worthless = request.drop_stale_output and request.num_stale_tokens > 0
+        request.drop_stale_output = by_reset or still_worthless or self._preempted_lose_output
         request.num_stale_tokens = request.num_tokens_in_flight
 
     def note_turn_ended(self, request: Request) -> None:
@@ -204,6 +222,8 @@ class TrackingBookkeeping(AsyncBookkeeping):
 
     def deliver(self, request: Request, tokens: list[int]) -> RequestStatus | None:
         """Append the tokens; full blocks of what is now known are entered in the prefix cache."""
+        if not self._ahead:
+            return SyncBookkeeping.deliver(self, request, tokens)
         was_running = request.status is RUNNING
         before = request.num_tokens
         final = self.stop_rules.append(request, tokens)
@@ -215,18 +235,25 @@ class TrackingBookkeeping(AsyncBookkeeping):
         request.num_output_placeholders = in_flight
         if not self.kv_cache.caching:
             return final
-        if self._enters_after_outputs:
-            self.kv_cache.enter(request, request.num_computed_tokens - request.num_tokens_in_flight)
-        elif was_running and request.num_computed_tokens - in_flight >= request.next_full_tokens:
-            self.kv_cache.enter(request, request.num_computed_tokens - in_flight)
+        if self.rules.enter_processed_tokens:
+            in_flight = request.num_tokens_in_flight
+        processed = request.num_computed_tokens - in_flight
+        if self._enters_after_outputs or (was_running and processed >= request.next_full_tokens):
+            self.kv_cache.enter(request, processed)
         return final
 
 
 def make_bookkeeping(
-    config: SchedulerConfig, rules: Rules, drafter: Drafter, kv_cache: KVCache
+    config: SchedulerConfig,
+    rules: Rules,
+    drafter: Drafter,
+    kv_cache: KVCache,
+    *,
+    most_in_flight: int,
+    has_connector: bool,
 ) -> SyncBookkeeping:
-    """The bookkeeping for a configuration under a release's rules."""
-    kind = SyncBookkeeping
-    if config.async_scheduling:
-        kind = TrackingBookkeeping if rules.track_stale_output else AsyncBookkeeping
+    """The bookkeeping for a configuration under a release's rules, with so many steps in flight at most."""
+    if rules.track_stale_output and (config.async_scheduling or most_in_flight > 1):
+        return TrackingBookkeeping(config, rules, drafter, kv_cache, has_connector=has_connector)
+    kind = AsyncBookkeeping if config.async_scheduling else SyncBookkeeping
     return kind(config, rules, drafter, kv_cache)

@@ -410,7 +410,9 @@ class Cohort:
         request.num_tokens = computed + 1 - in_flight
         request.num_output_tokens = request.num_tokens - request.num_prompt_tokens
         if self._ahead:
-            request.num_output_placeholders = request.num_tokens_in_flight = in_flight
+            request.num_output_placeholders = in_flight
+        if self._state.bookkeeping.counts_tokens_in_flight:
+            request.num_tokens_in_flight = in_flight
         self.catch_up(request)
         self._kv.note_next_change(request, computed - 1, 1)
 

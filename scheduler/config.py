@@ -11,6 +11,8 @@ from enum import StrEnum
 from math import lcm
 from typing import Literal
 
+from scheduler.release import Rules
+
 
 class GroupKind(StrEnum):
     """How the layers of a KV cache group attend, which decides what blocks they keep."""
@@ -120,8 +122,8 @@ class SchedulerConfig:
 
     `max_num_batched_tokens` is the token budget of a step, `max_num_seqs` the longest running list,
     `long_prefill_token_threshold` caps one request's tokens in a step (0: no cap), `max_loras` the number of
-    distinct adapters in a step (None: LoRA off). None in a setting of a later release means what the release
-    does by itself.
+    distinct adapters in a step (None: LoRA off), `pipeline_parallel_size` the number of stages. None in a
+    setting of a later release means what the release does by itself.
     """
 
     max_num_seqs: int = 128
@@ -131,6 +133,7 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = False
+    pipeline_parallel_size: int = 1
     speculative: SpeculativeConfig | None = None
     max_loras: int | None = None
     kv_load_failure_policy: Literal["recompute", "fail"] | None = None
@@ -150,7 +153,7 @@ class SchedulerConfig:
     """While something decodes, prefills take part only in every so many steps."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "pipeline_parallel_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.long_prefill_token_threshold < 0:
@@ -159,3 +162,13 @@ class SchedulerConfig:
             )
         if self.policy not in ("fcfs", "priority"):
             raise ValueError(f"policy must be 'fcfs' or 'priority', not {self.policy!r}")
+
+    def batches_in_flight(self, rules: Rules) -> int:
+        """Batches in flight at most, the one being planned included (vLLM: `max_concurrent_batches`).
+
+        One for each pipeline stage; ahead of the GPU at least two, or one more than stages in later releases.
+        """
+        stages = self.pipeline_parallel_size
+        if not self.async_scheduling:
+            return stages
+        return stages + 1 if rules.pipelines_plan_one_ahead else max(2, stages)

@@ -76,8 +76,8 @@ class EngineCore:
     preemptions; `connector` gives access to KV outside the engine; `draft_validator` checks drafts against
     grammars. With a `forecast` requests in steady decode form a cohort (see `cohort`): decisions are the same
     and cost less, and outputs name only those who have something to do and count the others, unless
-    `names_everybody` is set. `most_in_flight`: how many steps whoever gives a forecast has in flight at most,
-    the one being planned included.
+    `names_everybody` is set. `most_in_flight`: how many steps the driver has in flight at most, the one being
+    planned included (default: as many as the configuration says).
     """
 
     def __init__(
@@ -92,11 +92,13 @@ class EngineCore:
         draft_validator: DraftValidator | None = None,
         release: Release = RELEASE_0_16,
         forecast: Forecast | None = None,
-        most_in_flight: int = 2,
+        most_in_flight: int | None = None,
         names_everybody: bool = False,
     ) -> None:
         config, kv_cache_config = _with_defaults(config, kv_cache_config, release)
         rules = release.rules
+        if most_in_flight is None:
+            most_in_flight = config.batches_in_flight(rules)
         drafting = drafter(
             config.speculative,
             release,
@@ -106,7 +108,9 @@ class EngineCore:
         kv_cache: KVCache
         plain_kv: PlainKVCache | None = None
         deferred_frees: DeferredFrees | None = None
-        frees_are_deferred = connector is not None and config.async_scheduling and rules.defer_frees_in_flight
+        frees_are_deferred = (
+            connector is not None and rules.defer_frees_in_flight and config.batches_in_flight(rules) > 1
+        )
         if plain_suffices(kv_cache_config, drafting, frees_are_deferred=frees_are_deferred):
             kv_cache = plain_kv = PlainKVCache(
                 kv_cache_config, max_model_len=config.max_model_len, rules=rules, drafter=drafting
@@ -127,7 +131,14 @@ class EngineCore:
         self.release = release
         self.config = config
         self.kv_cache = kv_cache
-        self.bookkeeping = make_bookkeeping(config, rules, drafting, kv_cache)
+        self.bookkeeping = make_bookkeeping(
+            config,
+            rules,
+            drafting,
+            kv_cache,
+            most_in_flight=most_in_flight,
+            has_connector=connector is not None,
+        )
         self._drafter = drafting
         self.state = EngineState(
             config,
@@ -176,6 +187,7 @@ class EngineCore:
             and config.max_loras is None
             and self.state.connector is None
             and config.prefill_interval == 1
+            and self.state.decode_spacing == 1
             and not config.long_prefill_adaptive
         )
 
@@ -331,6 +343,11 @@ class EngineCore:
     def unnamed_ids(self) -> list[int]:
         """The ids of the running requests that outputs now count without naming them."""
         return [request.request_id for request in self.state.running if request.member is not None]
+
+    @property
+    def decode_spacing(self) -> int:
+        """schedule() calls from one decode of a request to its next, if it has all it needs."""
+        return self.state.decode_spacing
 
     @property
     def is_full(self) -> bool:

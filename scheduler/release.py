@@ -35,6 +35,8 @@ class Rules:
     """The long-prefill threshold holds only while there is more than one request."""
     self_victims_do_not_end_the_phase: bool = _since("0.33.0")
     """Under PRIORITY a request that preempted itself does not end the running phase."""
+    pipelines_space_decodes: bool = _since("0.33.0")
+    """A pipeline ahead of the GPU lets a request decode once in as many schedule() calls as it has stages."""
     drafting_slots_are_charged: bool = _since("0.33.0")
     """Slots in which a drafter computes count against the batch size."""
     last_chunks_feed_the_drafter: bool = _since("0.33.0")
@@ -71,6 +73,8 @@ class Rules:
     """Only tokens whose step has been processed let blocks fall out of a window."""
     enter_common_lengths: bool = _since("0.33.0")
     """Blocks enter the cache up to lengths that all groups (and the drafter) can hit."""
+    enter_processed_tokens: bool = _since("0.33.0")
+    """Ahead of the GPU, an output lets blocks enter up to what is in flight, not up to the placeholders."""
     enter_after_outputs: bool = _since("0.33.0")
     """With speculation, blocks also enter the cache when an output has been processed."""
     checkpoint_states: bool = _since("0.33.0")
@@ -81,7 +85,7 @@ class Rules:
     """In a lookup over several groups each kind gives up its last hit block for the drafter only once."""
     defer_frees_in_flight: bool = _since("0.33.0")
     """Ahead of the GPU and with a connector, blocks of a step in flight are freed when it is processed, and
-    nobody is preempted whose latest step is in flight.
+    nobody is preempted whose latest step is in flight; should it happen, the output of that step is lost.
     """
 
     # --- update
@@ -102,6 +106,8 @@ class Rules:
     """
     step_while_blocks_are_held: bool = _since("0.33.0")
     """The engine steps on while ended requests wait for their blocks to be sent."""
+    pipelines_plan_one_ahead: bool = _since("0.33.0")
+    """A pipeline ahead of the GPU has one batch more in flight than it has stages."""
     empty_batches_queue: bool = _since("0.33.0")
     """Ahead of the GPU, empty batches fill the queue of batches in flight like others."""
 

@@ -119,6 +119,7 @@ class Request:
         "member",
         "min_tokens",
         "needs_grammar",
+        "next_decode_call",
         "next_full_tokens",
         "next_kv_change_tokens",
         "num_cached_blocks",
@@ -226,6 +227,8 @@ class Request:
         self.session_inputs: list[object] = []
         """Inputs that have come while the session was busy; None marks its end."""
 
+        self.next_decode_call = 0
+        """The schedule() call from which on it may decode again, where decodes are spaced."""
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0
         self.high_water_tokens = 0

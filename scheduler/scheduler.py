@@ -87,6 +87,10 @@ class Scheduler:
             config.max_num_scheduled_tokens or config.max_num_batched_tokens, config.max_num_batched_tokens
         )
         self.max_num_running = min(config.max_active or config.max_num_seqs, config.max_num_seqs)
+        self.decode_spacing = state.decode_spacing
+        self.takes_shortcut = not drafter.num_drafts and self.decode_spacing == 1
+        """Whether the usual case, steady decode, has a way of its own: it only saves time."""
+        self._num_calls = 0
         self._num_admitted = 0
 
     def schedule(self) -> SchedulerOutput:
@@ -100,11 +104,16 @@ class Scheduler:
             holds_prefills=state.interval.holds_next(state.running),
         )
         state.kv_cache.begin_step()  # vLLM: KVCacheManager.new_step_starts
+        self._num_calls += 1
         self.schedule_running(output)
         if not output.preempted and state.pause != 2:
             self.admit_waiting(output)
         output.total_num_scheduled_tokens = budget - output.token_budget
         self.bookkeeping.note_scheduled(output)  # vLLM: _update_after_schedule
+        if self.decode_spacing > 1:
+            for request in output.requests:
+                if not request.is_prefill_chunk:
+                    request.next_decode_call = self._num_calls + self.decode_spacing
         state.note_step(output)
         return output
 
@@ -114,7 +123,7 @@ class Scheduler:
         """Give running requests their tokens, in order, and preempt for blocks."""
         running, index = self.state.running, 0
         while index < len(running) and output.num_tokens_left > 0:
-            if not self.drafter.num_drafts:  # a shortcut for the usual case: it only saves time
+            if self.takes_shortcut:
                 index = output.add_while_steady(running, index)
                 if index == len(running) or output.num_tokens_left <= 0:
                     return
@@ -139,6 +148,8 @@ class Scheduler:
             return 0  # the step in flight must end it (vLLM: the test of `num_output_placeholders`)
         if output.holds_prefills and request.is_prefill_chunk:
             return 0
+        if self._num_calls < request.next_decode_call:
+            return 0  # other requests decode in between, so that every stage has some
         num_tokens = self.capped(request.num_tokens + in_flight + request.num_draft_tokens - computed)
         num_tokens = min(num_tokens, output.num_tokens_left)
         num_tokens = min(num_tokens, self.state.config.max_model_len - 1 - computed)
@@ -200,7 +211,7 @@ class Scheduler:
         while True:
             place = self._choose_victim(request)
             victim = running[place]
-            if state.connector and self.rules.defer_frees_in_flight and victim.num_tokens_in_flight > 0:
+            if state.deferred_frees is not None and victim.num_tokens_in_flight > 0:
                 return len(running)
             del running[place]
             if output.take_out(victim) or (self.rules.victims_move_the_walk and place < index):

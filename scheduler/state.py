@@ -211,6 +211,12 @@ class EngineState:
             output.finished_req_ids = set(self.finished_req_ids)
             self.finished_req_ids.clear()
 
+    @property
+    def decode_spacing(self) -> int:
+        """schedule() calls from one decode of a request to its next, if it has all it needs."""
+        spaced = self.config.async_scheduling and self.rules.pipelines_space_decodes
+        return self.config.pipeline_parallel_size if spaced else 1
+
     # --- a request's life -------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:

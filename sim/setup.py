@@ -106,7 +106,6 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
         kv_cache,
         timer,
         release_of(engine),
-        num_stages=engine.pipeline_parallel_size,
         front_end_s=profile.frontend_s,
         front_end_stream_s=profile.frontend_stream_s,
         windows=(window.tokens,) if window else (),

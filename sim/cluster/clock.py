@@ -94,10 +94,10 @@ class StuckError(RuntimeError):
 class ProgressGuard:
     """Watches the engine of one replica and raises `StuckError` with a diagnosis.
 
-    Deadlock: nothing is in flight, requests are unfinished, and the scheduler twice in a row neither
-    schedules nor preempts anything. Livelock: far more steps without a single token than it takes to compute
-    the longest prompt; under vLLM's policies the head of the running list, which is served first, would have
-    got one.
+    Deadlock: nothing is in flight, requests are unfinished, and the scheduler twice in a row (in a pipeline
+    oftener than it has stages) neither schedules nor preempts anything. Livelock: far more steps without a
+    single token than it takes to compute the longest prompt; under vLLM's policies the head of the running
+    list, which is served first, would have got one.
     """
 
     def __init__(self, config: SchedulerConfig, replica: int = 0) -> None:
@@ -107,6 +107,7 @@ class ProgressGuard:
         self._replica = replica
         self._steps_without_token = 0
         self._preemptions_then = 0
+        self._most_idle_attempts = config.pipeline_parallel_size
         self._idle_attempts = 0
 
     def on_step(self, engine: EngineCore, *, gave_tokens: bool) -> None:
@@ -126,7 +127,7 @@ class ProgressGuard:
         if not engine.has_unfinished_requests():
             return
         self._idle_attempts = 0 if preempted else self._idle_attempts + 1
-        if self._idle_attempts > 1:
+        if self._idle_attempts > self._most_idle_attempts:
             raise StuckError("deadlock", self._replica, str(examine(engine)))
         if preempted:
             self.on_step(engine, gave_tokens=False)

@@ -1,9 +1,12 @@
 """One engine replica: the step loop. schedule → the GPU's time passes → record → update, as in the textbook.
 
 Up to `depth` batches are in flight: 1 is the synchronous engine; with 2 the next step is scheduled while the
-GPU works on this one (asynchronous scheduling); a pipeline takes as many as it has stages. The host needs
-`host_s` for a batch before the GPU can begin it: with depth 1 that adds to every step, with more it passes
-while the GPU is busy with the batch before, and shows only where it is the longer of the two.
+GPU works on this one (asynchronous scheduling); a pipeline takes as many as it has stages, or one more.
+The host needs `host_s` for a batch before the GPU can begin it: with depth 1 that adds to every step, with
+more it passes while the GPU is busy with the batch before, and shows only where it is the longer of the two.
+
+Where a pipeline spaces the decodes of a request (`EngineCore.decode_spacing`), a call that finds nobody due
+puts an empty batch among those in flight, and a decode begins when the token before it exists.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.servers import GpuQueue
 from sim.cluster.step_shape import time_step
 
+_NO_COUNTS: StepCounts = (0, 0, 0, 0, 0, 0, 0, 0, 0)
+
 
 class Batch:
     """A scheduled step on its way through the GPU; `row` has its columns from `decode_tokens` on."""
@@ -45,6 +50,11 @@ class Batch:
         self.start_s = start_s
         self.end_s = end_s
         self.row = row
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is scheduled in it: it takes a place among those in flight, and no time."""
+        return self.row is _NO_COUNTS
 
 
 class Replica:
@@ -92,6 +102,11 @@ class Replica:
         self.compiler = GrammarCompiler(env, grammars, self._grammar_ready) if grammars else None
         self._check = check
         self._gpu = GpuQueue()
+        self._ready_s = 0.0
+        """When the inputs of the latest batch are there, apart from the host's work, s."""
+        self._spaces_decodes = engine.decode_spacing > 1
+        self._last_ends_s: deque[float] = deque([0.0], maxlen=engine.decode_spacing)
+        """When the latest batch ends, as of each of the latest calls."""
         self._in_flight: deque[Batch] = deque()
         self._host_free_s = 0.0
         self._wake_up: LateEvent | None = None
@@ -291,6 +306,8 @@ class Replica:
         if output.new or output.resumed or output.preempted:
             self._note_moves(output, now)
         if not output.total_num_scheduled_tokens:
+            if self._spaces_decodes and self._keep_empty(output, now):
+                return True
             report = self._report()
             engine.update(output, self._sampler, report)
             if self._in_flight:
@@ -305,9 +322,14 @@ class Replica:
         else:
             cost, split = time_speculative_step(self._timer, self._drafter, output, self._windows)
         ready_s = 0.0 if connector is None else connector.ready_s
+        if self._spaces_decodes and split[0]:
+            ready_s = max(ready_s, self._last_ends_s[0])
+        self._ready_s = ready_s
         start_s = max(max(now, self._gpu.entry_s), ready_s)
         self._host_free_s = max(now, self._host_free_s) + cost.host_s
         end_s = self._gpu.run(max(self._host_free_s, ready_s), cost)
+        if self._spaces_decodes:
+            self._last_ends_s.append(end_s)
         kv = engine.kv_cache
         decode_tokens, prefill_tokens, recompute_tokens = split
         row = (
@@ -323,6 +345,14 @@ class Replica:
         )
         self._unrecorded_preemptions = 0
         self._in_flight.append(Batch(output, now, start_s, end_s, row))
+        return True
+
+    def _keep_empty(self, output: SchedulerOutput, now: float) -> bool:
+        """Put an empty batch among those in flight, if there is anything to wait for in them."""
+        self._last_ends_s.append(self._gpu.last_end_s)
+        if all(batch.is_empty for batch in self._in_flight):
+            return False
+        self._in_flight.append(Batch(output, now, now, now, _NO_COUNTS))
         return True
 
     def _note_moves(self, output: SchedulerOutput, now: float) -> None:
@@ -348,6 +378,9 @@ class Replica:
     def _update(self, batch: Batch) -> None:
         """The batch has ended: from now on its tokens exist."""
         engine, step = self._engine, self._steps.num_steps
+        if batch.is_empty:
+            engine.update(batch.output, self._sampler, self._report())
+            return
         self._steps.append(batch.start_s, self._env.now, batch.row)
         outputs = engine.update(batch.output, self._sampler, self._report())
         entries, num_unnamed = outputs.entries, outputs.num_unnamed

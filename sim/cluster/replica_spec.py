@@ -24,8 +24,8 @@ from sim.workload import RequestTable
 class ReplicaSpec:
     """What makes an engine replica; the replicas of a fleet are equal.
 
-    release: whose rules the engine follows. num_stages: pipeline stages. front_end_s: from a request's
-    arrival until the engine knows of it, and front_end_stream_s more for each in flight. windows: the model's
+    release: whose rules the engine follows. front_end_s: from a request's arrival until the engine knows
+    of it, and front_end_stream_s more for each in flight. windows: the model's
     attention windows in tokens, as the step timer expects them. victim_policy and waiting_order make a policy
     for each replica (None: as the scheduler's configuration says). offload: preempted requests keep their KV
     on the host (None: it is computed again). speculation: how drafts are made, where the scheduler's
@@ -41,7 +41,6 @@ class ReplicaSpec:
     kv_cache: KVCacheConfig
     timer: StepTimer
     release: Release = RELEASE_0_16
-    num_stages: int = 1
     front_end_s: float = 0.0
     front_end_stream_s: float = 0.0
     windows: tuple[int, ...] = ()
@@ -55,8 +54,8 @@ class ReplicaSpec:
 
     @property
     def depth(self) -> int:
-        """Batches in flight: 2 under asynchronous scheduling, and at least one for each pipeline stage."""
-        return max(2 if self.scheduler.async_scheduling else 1, self.num_stages)
+        """Batches in flight."""
+        return self.scheduler.batches_in_flight(self.release.rules)
 
 
 def kv_capacity_tokens(config: KVCacheConfig, max_num_batched_tokens: int, most_tokens: int) -> int:

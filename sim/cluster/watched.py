@@ -202,11 +202,12 @@ class WatchedReplica(PlannedReplica):
         if not super()._schedule(now):
             return False
         batch, columns = self._in_flight[-1], self._columns
-        if batch is self._noted:  # when a load has come, a step is scheduled within the call for an empty one
+        if (
+            batch is self._noted or batch.is_empty
+        ):  # when a load has come, a step is scheduled within the call for an empty one
             return True
         self._noted = batch
-        ready_s = 0.0 if self._connector is None else self._connector.ready_s
-        begin_s = max(self._host_free_s, ready_s, free_s)
+        begin_s = max(self._host_free_s, self._ready_s, free_s)
         columns.scheduled_s.append(now)
         columns.free_s.append(free_s)
         columns.begin_s.append(begin_s)

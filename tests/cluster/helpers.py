@@ -91,13 +91,14 @@ def make_world(
     for name in OF_REQUESTS & parts.keys():
         parts[name] = partial(_whatever_is_asked, parts[name])
     config = SchedulerConfig(
-        **{"max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 4096} | limits
+        **{"max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 4096}
+        | {"pipeline_parallel_size": timer.num_stages}
+        | limits
     )
     spec = ReplicaSpec(
         config,
         KVCacheConfig(num_blocks, block_size, caching),
         timer,
-        num_stages=timer.num_stages,
         front_end_s=front_end_s,
         front_end_stream_s=front_end_stream_s,
         **parts,

@@ -32,6 +32,7 @@ Case = Callable[[MakeEngine], object]
 CASES: dict[str, tuple[Case, object, object]] = {}
 ELSEWHERE = {
     "empty_batches_queue": "an engine's own loop; the recorded runs of tests/golden decide it",
+    "enter_processed_tokens": "output of a bad load thrown away; recorded runs of tests/golden decide it",
     "checkpoint_states": "Mamba layers; the recorded runs of tests/golden decide it",
     "unfit_chunks_are_passed_over": "Mamba layers; a test in tests/mutation decides it",
 }
@@ -92,6 +93,32 @@ def test_a_rule_makes_the_difference_that_its_words_say(name: str):
 
     assert case(maker(False)) == without
     assert case(maker(True)) == with_it
+
+
+# --- pipelines ----------------------------------------------------------------------------------------------
+
+
+@rule("pipelines_space_decodes", without=[1, 2, 3, 4, 5], with_it=[1, 3, 5])
+def _(make: MakeEngine) -> object:
+    """Two stages: in which of five schedule() calls a lone request takes part, all still in flight."""
+    engine = make(async_scheduling=True, pipeline_parallel_size=2)
+    engine.add_request(request(0, 10))
+    return [call for call in range(1, 6) if scheduled(engine.schedule())]
+
+
+@rule("pipelines_plan_one_ahead", without=64, with_it=96)
+def _(make: MakeEngine) -> object:
+    """Two stages, windows of one token, steps of 32: the tokens in flight count in the room for a prompt."""
+    groups = (KVGroupSpec(GroupKind.SLIDING, window=1),)
+    engine = make(
+        groups=groups,
+        async_scheduling=True,
+        pipeline_parallel_size=2,
+        max_num_batched_tokens=32,
+        num_blocks=100,
+    )
+    room = engine.admission_room
+    return (room.num_wanted(request(0, 1000), 0, engine.kv_cache.no_hits()) - 1) * 16
 
 
 # --- running phase ------------------------------------------------------------------------------------------

@@ -22,3 +22,12 @@ def test_every_recorded_run_of_a_release_is_identical(
     report = conform([GOLDEN / release], plain=plain)
     assert report.as_text().splitlines()[-1] == f"conform: {cases} of {cases} cases identical ({steps} steps)"
     assert report.passed
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["cohort", "plain"])
+@pytest.mark.parametrize("folder", sorted(path.name for path in GOLDEN.glob("*-*")))
+def test_every_recorded_run_about_single_rules_is_identical(folder: str, plain: bool) -> None:
+    """Runs that ask for one rule each, and runs with pipeline stages, in both ways."""
+    report = conform([GOLDEN / folder], plain=plain)
+    assert report.passed, report.as_text()
+    assert report.cases

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from scheduler import SchedulerOutput
+from scheduler.scheduler import Scheduler
+from sim.cli.commands import app
 from sim.errors import InputError
 from sim.evidence.conform import conform
 
@@ -111,3 +115,43 @@ def test_progress_is_told_of_every_file() -> None:
     assert (done, total) == (1, 1)
     assert result is not None
     assert result.identical
+
+
+@pytest.mark.parametrize("error", [AssertionError, RuntimeError, ZeroDivisionError, AttributeError])
+def test_an_error_within_a_step_is_told_with_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    calls = iter(range(1000))
+    schedule = Scheduler.schedule
+
+    def fails_once(scheduler: Scheduler) -> SchedulerOutput:
+        if next(calls) == 5:
+            raise error("for the test")
+        return schedule(scheduler)
+
+    monkeypatch.setattr(Scheduler, "schedule", fails_once)
+    changed_copy("fcfs_basic-0.json.gz", tmp_path, lambda case: None)
+    changed_copy("fcfs_basic-1.json.gz", tmp_path, lambda case: None)
+    report = conform([tmp_path], plain=True)
+    assert [case.identical for case in report.cases] == [False, True]
+    assert f"step 5\n  engine: {error.__name__}: for the test" in report.as_text()
+    assert "conform: 1 of 2 cases identical" in report.as_text()
+
+
+def test_a_run_cut_short_with_batches_in_flight_was_truncated(tmp_path: Path) -> None:
+    """The last request has ended for the scheduler, but its batch has not come back."""
+
+    def all_but_the_last_update(case: Any) -> None:
+        case["max_steps"] = len(case["trace"]) - 1
+        del case["trace"][-1]
+
+    (case,) = conform([changed_copy("async_basic-0.json.gz", tmp_path, all_but_the_last_update)]).cases
+    assert case.identical_steps == case.steps
+    assert case.difference is not None
+    assert case.difference.replayed["truncated"] is True
+
+
+def test_the_command_replays_without_the_fast_way_too() -> None:
+    outcome = CliRunner().invoke(app, ["conform", "--plain", str(GOLDEN / "fcfs_basic-0.json.gz")])
+    assert outcome.exit_code == 0
+    assert "conform: 1 of 1 cases identical" in outcome.output

@@ -13,6 +13,7 @@ from hypothesis import Phase, example, given, settings
 
 from cost_models import Deployment, StepCostModel, StepShape
 from scheduler import KVCacheConfig, Request, SchedulerConfig
+from scheduler.release import release
 from sim.cluster.clock import Alarm, Clock
 from sim.cluster.planned import PlannedReplica
 from sim.cluster.replica import Replica
@@ -89,6 +90,7 @@ def uneven(shape: StepShape) -> float:
     horizon_s=st.sampled_from([None, None, 0.5, 3.0]),
     patience_s=st.sampled_from([None, 0.3, 1.0]),
     pauses=st.booleans(),
+    version=st.sampled_from(["0.16.0", "0.33.0"]),
 )
 # a pause lets a pipeline run empty amid steady decode
 @example(
@@ -112,6 +114,7 @@ def uneven(shape: StepShape) -> float:
     patience_s=0.3,
     pauses=True,
     router="round_robin",
+    version="0.16.0",
 )
 # nobody's first step ends before the clients hang up
 @example(
@@ -135,6 +138,7 @@ def uneven(shape: StepShape) -> float:
     patience_s=0.3,
     pauses=True,
     router="round_robin",
+    version="0.16.0",
 )
 def test_random_worlds_leave_the_same_records(
     seed: int,
@@ -157,6 +161,7 @@ def test_random_worlds_leave_the_same_records(
     horizon_s: float | None,
     patience_s: float | None,
     pauses: bool,
+    version: str,
 ) -> None:
     rng = np.random.default_rng(seed)
     arrivals = np.cumsum(rng.exponential(1.0, n)) * gap_s
@@ -170,13 +175,17 @@ def test_random_worlds_leave_the_same_records(
     def make(plain: bool) -> World:
         timer = FixedTimer(0.125 if even else uneven, host_s, num_stages=stages)
         config = SchedulerConfig(
-            max_num_seqs=seqs, max_num_batched_tokens=budget, max_model_len=longest, async_scheduling=ahead
+            max_num_seqs=seqs,
+            max_num_batched_tokens=budget,
+            max_model_len=longest,
+            async_scheduling=ahead,
+            pipeline_parallel_size=stages,
         )
         spec = ReplicaSpec(
             config,
             KVCacheConfig(num_blocks, 16),
             timer,
-            num_stages=stages,
+            release(version),
             front_end_s=front_end_s,
             front_end_stream_s=front_end_s / 7,
             pause_events=pause_events,
@@ -218,12 +227,10 @@ def test_answers_that_fill_the_model_length_end_alike_with_any_number_of_steps_i
     stages: int, ignore_eos: bool
 ) -> None:
     table = make_table([0.0] * 12, prompt=1, output=range(99, 111))
-    config = SchedulerConfig(max_model_len=110, async_scheduling=True)
+    config = SchedulerConfig(max_model_len=110, async_scheduling=True, pipeline_parallel_size=stages)
 
     def make(plain: bool) -> World:
-        spec = ReplicaSpec(
-            config, KVCacheConfig(200, 16), FixedTimer(uneven, num_stages=stages), num_stages=stages
-        )
+        spec = ReplicaSpec(config, KVCacheConfig(200, 16), FixedTimer(uneven, num_stages=stages))
         workload = Workload(table, ignore_eos=ignore_eos)
         return World(workload, spec, ROUTERS["round_robin"](np.random.default_rng(0)), plain=plain)
 

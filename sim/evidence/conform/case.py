@@ -44,7 +44,11 @@ class SpecScript(TypedDict, total=False):
 
 
 class ConfigScript(TypedDict, total=False):
-    """The configuration of a case; absent keys take the format's defaults."""
+    """The configuration of a case; absent keys take the format's defaults.
+
+    `in_flight` counts batches in flight, `pp` pipeline stages. `hma` lets a recorder keep several KV groups
+    apart with a connector; what was decided follows from the groups alone.
+    """
 
     policy: str
     max_num_seqs: int
@@ -69,6 +73,9 @@ class ConfigScript(TypedDict, total=False):
     long_prefill_adaptive: bool
     prefill_interval: int
     retention: int | None
+    in_flight: int
+    pp: int
+    hma: bool
 
 
 TransferScript = TypedDict(
@@ -177,6 +184,12 @@ def load_case(path: Path) -> Case:
     wrong = [key for key, kind in _TOP_LEVEL.items() if not isinstance(content.get(key), kind)]
     if wrong:
         raise fault(f"not a recorded run: {', '.join(wrong)} missing or of the wrong type")
+    try:
+        events = [Event(event[0], event[1], tuple(event[2:])) for event in content["events"]]
+    except (TypeError, IndexError, KeyError):
+        raise fault(
+            "not a recorded run: an event is not a list of a step, a kind and its arguments"
+        ) from None
     return Case(
         path=path,
         format=content["format"],
@@ -184,7 +197,7 @@ def load_case(path: Path) -> Case:
         release=content["vllm"],
         config=cast(ConfigScript, content["config"]),
         requests=cast("list[RequestScript]", content["requests"]),
-        events=[Event(event[0], event[1], tuple(event[2:])) for event in content["events"]],
+        events=events,
         max_steps=content["max_steps"],
         trace=content["trace"],
         final=content["final"],

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scheduler import InvariantError
 from sim.errors import Fault, InputError
 from sim.evidence.conform.case import Case, Record, find_case_files, load_case
 from sim.evidence.conform.replay import Replay
@@ -126,11 +125,11 @@ def conform(
     *,
     plain: bool = False,
 ) -> ConformReport:
-    """Replay files, or all *.json.gz files below folders.
+    """Replay files, or all *.json.gz files below folders; `plain`: without the cohort.
 
     `progress(done, total, result)` is called after each file. A file that cannot be used becomes a fault in
-    the report and does not stop the others; only a path that does not exist, or a folder without cases,
-    raises `InputError` before anything is replayed.
+    the report and does not stop the others, nor does an engine that raises in a case, whatever it is; only a
+    path that does not exist, or a folder without cases, raises `InputError` before anything is replayed.
     """
     files = find_case_files(paths)
     report = ConformReport()
@@ -171,7 +170,7 @@ def _first_difference(case: Case, plain: bool) -> tuple[int, FirstDifference | N
         made = replay.final()
         keys = _differing_keys(final, made)
         return identical, FirstDifference(None, keys, final, made) if keys else None
-    except (NotImplementedError, InvariantError, ValueError, KeyError, IndexError, TypeError) as error:
+    except Exception as error:
         recorded = case.trace[identical] if identical < len(case.trace) else {}
         where = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"

@@ -5,11 +5,15 @@ from __future__ import annotations
 import zlib
 
 from scheduler import EngineCore, EngineCoreOutputs, FinishReason, KVReport, Request, SchedulerOutput
+from scheduler.release import parse_version
 from scheduler.state import PrefixCacheStats
 from sim.evidence.conform.case import Case, Record
 from sim.evidence.conform.pretended import PretendedModel
 
 _LARGEST_QUEUE_RECORDED = 3000
+
+_LATER_NAMES = {"WAITING_FOR_FSM": ("0.33.0", "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR")}
+"""What a later release calls a status, and by which release it does."""
 
 
 class StepRecorder:
@@ -221,7 +225,7 @@ class FinalRecorder:
                     request_id,
                     request.num_preemptions,
                     self._model.num_output_tokens[request_id],
-                    request.status.name,
+                    self._status_name(request),
                     *self._cached_tokens(request),
                 ]
                 for request_id, request in sorted(self._requests.items())
@@ -229,6 +233,12 @@ class FinalRecorder:
             "free_queue": list(pool.free_queue),
             "hashed_blocks": [block for block, key in enumerate(pool.key_of_block) if key is not None],
         }
+
+    def _status_name(self, request: Request) -> str:
+        """The status by the name that the recorded release has for it."""
+        name = request.status.name
+        since, later = _LATER_NAMES.get(name, ("", name))
+        return later if since and parse_version(self._case.release) >= parse_version(since) else name
 
     def _cached_tokens(self, request: Request) -> list[int]:
         if self._case.format == "sched-oracle/1":

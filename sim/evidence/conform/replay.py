@@ -37,6 +37,7 @@ class Replay:
         self.engine: EngineCore = _build_engine(case, self.model, self.connector, plain=plain)
         self._events: deque[Event] = deque(case.events)
         self._last_event_t = max((event.t for event in case.events), default=-1)
+        self._depth = _batches_in_flight(case.config)
         self._in_flight: deque[tuple[int, SchedulerOutput]] = deque()
         self._t = 0
         self._steps = StepRecorder(case, self.engine)
@@ -59,7 +60,7 @@ class Replay:
                     yield self._steps.take_events_only(self._t)
                     self._final.num_steps += 1
             self._t += 1
-        self._final.truncated = engine.has_work() or engine.has_unfinished_requests()
+        self._final.truncated = engine.has_work() or bool(self._in_flight)
 
     def final(self) -> Record:
         """The end of the run."""
@@ -78,11 +79,10 @@ class Replay:
             self._steps.after_schedule(output)
             self._final.after_schedule(output)
             self._in_flight.append((self._t, output))
-            ahead = self.case.config.get("async_sched", False)
             queues = output.total_num_scheduled_tokens > 0 or (
                 engine.release.rules.empty_batches_queue and engine.has_work()
             )
-            if ahead and queues and len(self._in_flight) < 2:
+            if queues and len(self._in_flight) < self._depth:
                 self._abort(aborts_later)
                 return
         self._abort(aborts_later)
@@ -146,6 +146,11 @@ class Replay:
 # --- from a case to the engine's own objects ------------------------------------------------------------
 
 
+def _batches_in_flight(script: ConfigScript) -> int:
+    """How many batches the engine of a case has in flight at most."""
+    return script.get("in_flight") or (2 if script.get("async_sched", False) else 1)
+
+
 def _build_engine(
     case: Case, model: PretendedModel, connector: ScriptedConnector | None, *, plain: bool = False
 ) -> EngineCore:
@@ -160,6 +165,7 @@ def _build_engine(
         draft_validator=model,
         release=release(case.release),
         forecast=None if plain else model.steady_tokens,
+        most_in_flight=_batches_in_flight(case.config),
         names_everybody=True,
     )
 
@@ -175,6 +181,7 @@ def scheduler_config(script: ConfigScript) -> SchedulerConfig:
         enable_chunked_prefill=script.get("chunked_prefill", True),
         policy=cast("Literal['fcfs', 'priority']", script.get("policy", "fcfs")),
         async_scheduling=script.get("async_sched", False),
+        pipeline_parallel_size=script.get("pp") or 1,
         speculative=_speculative_config(spec) if spec else None,
         max_loras=script.get("max_loras"),
         kv_load_failure_policy=cast(

@@ -172,7 +172,7 @@ class _Drive:
         self._marks: list[str] = []
 
     def run(self) -> Decisions:
-        engine, in_flight, now = self._engine, self._in_flight, 0
+        engine, in_flight, now, idle = self._engine, self._in_flight, 0, 1
         while self._counts["steps"] < _MOST_STEPS:
             while self._due and self._due[0][0] <= now:
                 self._add(self._due.popleft()[1])
@@ -181,6 +181,7 @@ class _Drive:
                 self._note(output)
                 if output.total_num_scheduled_tokens:
                     in_flight.append(output)
+                    idle = 1
                     continue
                 engine.update(output, self._sampled)
             if in_flight:
@@ -189,6 +190,8 @@ class _Drive:
                 now += 1
             elif self._due:
                 now = max(now + 1, self._due[0][0])
+            elif engine.has_work() and idle < engine.decode_spacing:
+                idle += 1  # nobody is due to decode yet
             else:
                 break
         counts = self._counts
