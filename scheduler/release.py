@@ -81,6 +81,8 @@ class Rules:
     """Mamba "align": only states from which a replay of the prompt can start enter the cache, and prefill
     chunks end where such a state is wanted.
     """
+    read_states_once_written: bool = _since("0.33.0")
+    """Mamba "align": nobody is admitted with a state that is written only in the same step."""
     drop_last_hit_once: bool = _since("0.33.0")
     """In a lookup over several groups each kind gives up its last hit block for the drafter only once."""
     defer_frees_in_flight: bool = _since("0.33.0")

@@ -86,6 +86,8 @@ class GroupedKVCache(KVCache):
         for manager in self.managers:
             spec = manager.spec
             manager.align_after_drop = rules.drop_last_hit_once
+            if isinstance(manager, AlignedMambaManager):
+                manager.read_once_written = rules.read_states_once_written
             by_window = spec.kind is GroupKind.SLIDING and rules.enter_reachable_window_blocks
             if by_window or (isinstance(manager, AlignedMambaManager) and rules.checkpoint_states):
                 assert retention != "release", "the engine puts the release's default in"

@@ -42,7 +42,7 @@ class PrefixLookup:
     def find(self, request: Request) -> PrefixHits:
         """What is cached of a request, its keys being up to date; at most all but its last token."""
         longest = request.num_tokens - 1
-        if len(self._spec_sets) > 1:
+        if len(self._spec_sets) > 1 or (self._drop_once and self._num_groups > 1):
             return self._find_common_hits(request, longest)
         spec_set = self._spec_sets[0]
         size = spec_set.manager.block_size
@@ -60,10 +60,11 @@ class PrefixLookup:
         return manager.longest_hit(keys, longest, spec_set.groups, drop_last, alignment)
 
     def _find_common_hits(self, request: Request, longest: int) -> PrefixHits:
-        """Several specs: each may only shorten what the others found, until all agree on a length.
+        """Several groups: each spec may only shorten what the others found, until all agree on a length.
 
         Where the release has each spec give up its last block for the drafter only once, it looks one block
-        further to do so, until a later pass that gives up none has shortened the length.
+        further to do so (also beyond the text's last token, but not for Mamba states), until a later pass
+        that gives up none has shortened the length. There groups of a single spec are searched likewise.
         """
         alignment, once = self._alignment, self._drop_once
         found: list[list[list[int]] | None] = [None] * len(self._spec_sets)
@@ -80,7 +81,8 @@ class PrefixLookup:
                     length = length // size * size
                     continue
                 drop = self._drops_last_hit and i not in dropped
-                limit = min(length + size, longest) if drop and once else length
+                looks_beyond = drop and once and spec_set.manager.spec.kind is not GroupKind.MAMBA
+                limit = length + size if looks_beyond else length
                 blocks = self._look_up(spec_set, request, limit, alignment, drop)
                 found[i] = blocks
                 reached = len(blocks[0]) * size

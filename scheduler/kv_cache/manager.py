@@ -46,17 +46,26 @@ class EntryLimit:
 
 @dataclass(frozen=True, slots=True)
 class InBlockBoundary:
-    """The last hash boundary of a prompt inside a larger block: the block counts as hashed from there on."""
+    """The last hash boundary of a prompt inside a larger block: the block counts as hashed up to there.
+
+    Hashes that cover tokens ahead may not reach the end of the prompt yet; then it moves along with them.
+    """
 
     hash_block_size: int
     block_size: int
     drops_last_hit: bool
 
-    def tokens(self, request: Request) -> int:
-        """Where it is; 0 if it falls on a block boundary and so is none."""
-        prompt = request.num_prompt_tokens - (0 if self.drops_last_hit else 1)
-        boundary = prompt // self.hash_block_size * self.hash_block_size
-        return boundary if boundary % self.block_size else 0
+    def tokens(self, request: Request, num_tokens: int) -> int:
+        """Where it is while blocks are entered up to `num_tokens`.
+
+        0 if it is not reached, or falls on a block boundary and so is none.
+        """
+        if self.drops_last_hit:
+            boundary = request.num_prompt_tokens
+        else:
+            boundary = min(request.num_prompt_tokens - 1, num_tokens)
+        boundary -= boundary % self.hash_block_size
+        return boundary if boundary <= num_tokens and boundary % self.block_size else 0
 
 
 class ReachableBlocks:
@@ -257,15 +266,16 @@ class GroupManager:
         return range(first, full)
 
     def enter_boundary(self, request: Request, num_tokens: int) -> None:
-        """Let the block that holds the prompt's last hash boundary count as hashed once that is computed."""
+        """Let the block that holds the prompt's last hash boundary count as hashed up to there."""
         if self.in_block_boundary is None:
             return
-        boundary = self.in_block_boundary.tokens(request)
+        boundary = self.in_block_boundary.tokens(request, num_tokens)
         i = boundary // self.block_size
-        if boundary and boundary <= num_tokens and i >= request.num_cached_blocks[self.index]:
+        if boundary and i >= request.num_cached_blocks[self.index]:
             block = request.block_tables[self.index][i]
-            if self.pool.key_of_block[block] is None:
-                key = request.block_keys[boundary // self.in_block_boundary.hash_block_size - 1]
+            key = request.block_keys[boundary // self.in_block_boundary.hash_block_size - 1]
+            if self.pool.key_of_block[block] != key:
+                self.pool.forget(block)
                 self.pool.enter(block, key, self.index)
 
     def num_hashed_tokens(self, request: Request) -> int:
@@ -275,7 +285,10 @@ class GroupManager:
             if table[i] != NULL_BLOCK and self.pool.key_of_block[table[i]] is not None:
                 if i < request.num_cached_blocks[self.index] or self.in_block_boundary is None:
                     return (i + 1) * self.block_size
-                return self.in_block_boundary.tokens(request)
+                keys, last = request.block_keys, (i + 1) * self.keys_per_block - 1
+                while last >= len(keys) or keys[last] != self.pool.key_of_block[table[i]]:
+                    last -= 1
+                return (last + 1) * self.in_block_boundary.hash_block_size
         return 0
 
     def free(self, request: Request) -> None:

@@ -75,7 +75,7 @@ class SlidingManager(WindowManager):
         0.
         """
         size = self.block_size
-        needed = -(-(self.window - 1) // size) + drop_last
+        needed = max(-(-(self.window - 1) // size) + drop_last, 1)
         limit = min(max_tokens // size, len(keys))
         columns: list[list[int] | None] = [None] * limit
         run = 0
@@ -185,6 +185,8 @@ class AlignedMambaManager(MambaManager):
         self, spec: KVGroupSpec, index: int, pool: BlockPool, keys_per_block: int, caching: bool
     ) -> None:
         super().__init__(spec, index, pool, keys_per_block, caching)
+        self.read_once_written = False
+        """Whether a state cannot be taken up in the step that writes it."""
         self._being_written: set[int] = set()
 
     def begin_step(self) -> None:
@@ -194,8 +196,9 @@ class AlignedMambaManager(MambaManager):
     def enterable(self, request: Request, first: int, full: int) -> Sequence[int]:
         """What enters is written only at the end of this step."""
         chosen = super().enterable(request, first, full)
-        table = request.block_tables[self.index]
-        self._being_written.update(table[i] for i in chosen if table[i] != NULL_BLOCK)
+        if self.read_once_written:
+            table = request.block_tables[self.index]
+            self._being_written.update(table[i] for i in chosen if table[i] != NULL_BLOCK)
         return chosen
 
     def blocks_needed(

@@ -171,6 +171,12 @@ BLOCKS: dict[str, Mutant] = {
         "-(-(self.window + __size - 1) // __size)",
         "0.16.0/sliding-2",
     ),
+    "window_of_one_hits_what_is_not_cached": one(
+        "a window of one token needs a cached block too, or nothing is hit",
+        "max(-(-(self.window - 1) // __size) + drop_last, 1)",
+        "-(-(self.window - 1) // __size) + drop_last",
+        "0.16.0-found/window1",
+    ),
     "windows_dropped_in_order": one(
         "blocks fall out of a window highest index first",
         "self.pool.release(dropped)",
@@ -208,6 +214,30 @@ BLOCKS: dict[str, Mutant] = {
         "alignment, once = self._alignment, __once",
         "alignment, once = 1, __once",
         TESTS + "test_hits_over_groups_of_different_block_sizes_are_multiples_of_the_larger",
+    ),
+    "no_look_beyond_the_length": one(
+        "who gives up the last hit block may look one block beyond the length",
+        "length + size if __beyond else length",
+        "length",
+        "0.33.0-found/eagle_exact_ss_16_eagle_0",
+    ),
+    "one_kind_without_search": one(
+        "several groups of one kind agree on a length as those of several kinds do",
+        "len(self._spec_sets) > 1 or (__once and self._num_groups > 1)",
+        "len(self._spec_sets) > 1",
+        "0.33.0-found/ss_eagle_nsib-4",
+    ),
+    "boundary_beyond_the_hashes": one(
+        "the boundary inside a block moves along with hashes that cover tokens ahead",
+        "min(__request.num_prompt_tokens - 1, num_tokens)",
+        "__request.num_prompt_tokens - 1",
+        "0.33.0-found/boundary_ahead_7",
+    ),
+    "boundary_stays": one(
+        "the boundary inside a block is entered anew when it has moved",
+        "self.pool.key_of_block[__block] != __key",
+        "self.pool.key_of_block[__block] is None",
+        "0.33.0-found/boundary_moves-0",
     ),
     "two_kinds_in_two_passes": one(
         "full attention and one other kind agree in a single pass",

@@ -32,6 +32,7 @@ LATER_RULES: dict[str, Mutant] = {
         ("enter_processed_tokens", "0.33.0-found/async_sync_fail"),
         ("enter_after_outputs", "0.33.0/spec_eagle-4"),
         ("drop_last_hit_once", "0.33.0/n_eagle_hybrid-3"),
+        ("read_states_once_written", "0.33.0/mamba-1"),
         ("defer_frees_in_flight", "0.33.0/n_async_conn-0"),
         ("track_stale_output", "0.33.0/n_async_conn-0"),
         ("ignore_min_tokens", "0.33.0/min_tokens-2"),
