@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def __getattr__(name: str) -> object:
-    if name.startswith("__") and name != "__all__":
+    if name.startswith("__") and name not in ("__all__", "__version__"):
         raise AttributeError(f"{__name__} has no attribute {name!r}")
     import sim
 

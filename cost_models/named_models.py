@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,11 +17,25 @@ from cost_models.models import Mla, Model, Moe, SlidingWindow
 @dataclass(frozen=True, slots=True)
 class NamedModel:
     """What a model name stands for: the model, and the weight dtype that the spelling implies (None: the
-    model's own).
+    model's own). `note` says what was read from the spelling of a name that is not in the tables.
     """
 
     model: Model
     weight_dtype: str | None
+    note: str = ""
+
+
+_QUANTISATIONS = (
+    ("int8", r"(quantized\.)?w8a8(-int8)?|int8-w8a8"),
+    ("w8a16", r"(quantized\.)?w8a16|int8-w8a16|gptq-(int8|8bit)"),
+    ("int4", r"(quantized\.)?w4a16(-g\d+)?|(awq|gptq)(-(int4|4bit))?(-g\d+)?|int4(-(awq|gptq|w4a16))?"),
+    ("int4", r"autoround(-(int4|awq|gptq))*|4bit"),
+    ("fp8", r"fp8(-(dynamic|static|block|kv|w8a8))*"),
+    ("nvfp4", r"nvfp4|fp4"),
+)
+"""How suffixes of Hugging Face names call the weights, by the weight dtype that each stands for."""
+_TRAINING = re.compile(r"-(instruct|chat|it|base|thinking|pt|hf)(-hf)?(-\d{4})?$")
+"""Suffixes that tell how a model was trained: the shapes are those of the others of its name."""
 
 
 @cache
@@ -36,9 +52,15 @@ def model(name: str) -> NamedModel:
     """The model called `name`: a Hugging Face id, its tail when unambiguous, an alias, or the path of a
     Hugging Face `config.json` or of the folder that holds it.
 
-    An alias such as `…-quantized.w4a16` brings its weight dtype along. A known name wins over a folder of
+    An alias such as `…-quantized.w4a16` brings its weight dtype along. Other names with the usual suffixes
+    (`-AWQ`, `-FP8-dynamic`, `-NVFP4`, `-Instruct`, …), of whatever organisation, stand for the known model of
+    that name with weights of that dtype, and have a note that says so. A known name wins over a folder of
     that name; `./name` is the folder. Raises UnknownNameError for unknown names, and SpecError with all
     faults of a config.
+
+    >>> named = model("Qwen/Qwen3-14B-AWQ")
+    >>> named.model.name, named.weight_dtype
+    ('Qwen/Qwen3-14B', 'int4')
     """
     if name.endswith(".json") or name.startswith((".", "~")) or Path(name).is_absolute():
         return NamedModel(_from_file(name), None)
@@ -53,11 +75,52 @@ def model(name: str) -> NamedModel:
     except UnknownNameError:
         if config_path(name).is_file():
             return NamedModel(_from_file(name), None)
+        if found := _by_suffixes(name):
+            return found
         raise
     if key in table:
         return NamedModel(_read(key), None)
     alias = entry("model_aliases.toml", key)
     return NamedModel(_read(alias.text("model")), alias.text("weight_dtype"))
+
+
+def _by_suffixes(name: str) -> NamedModel | None:
+    """The known model that a name with the usual suffixes stands for; None if there is no single one."""
+    tail = name.rsplit("/", 1)[-1].lower().replace("_", "-")
+    dtype, base = next(_quantisation(tail), (None, tail))
+    for wanted in dict.fromkeys((base, _untrained(base))):
+        found = {key for key, tail in _tails() if wanted in (tail, _untrained(tail))}
+        exact = {key for key, tail in _tails() if wanted == tail}
+        if len(chosen := exact or found) == 1:
+            key = chosen.pop()
+            weights = f", {dtype} weights" if dtype else ""
+            shapes = "shapes and longest context are those of that entry"
+            return NamedModel(_read(key), dtype, f"{name}: read as {key}{weights}, by its name; {shapes}")
+    return None
+
+
+def _quantisation(tail: str) -> Iterator[tuple[str, str]]:
+    """The weight dtype that a name ends with, and the name before it."""
+    for dtype, suffix in _QUANTISATIONS:
+        if match := re.search(rf"-({suffix})$", tail):
+            yield dtype, tail[: match.start()]
+
+
+def _untrained(tail: str) -> str:
+    return _TRAINING.sub("", tail)
+
+
+@cache
+def _tails() -> tuple[tuple[str, str], ...]:
+    """Entries of the table under the last part of their names, and under those of unquantised aliases."""
+    aliases = read_table("model_aliases.toml")
+    plain = (
+        (str(row["model"]), alias)
+        for alias, row in aliases.items()
+        if row["weight_dtype"] in ("bf16", "fp16")
+    )
+    spellings = [*((name, name) for name in read_table("models.toml")), *plain]
+    return tuple((key, name.rsplit("/", 1)[-1].lower().replace("_", "-")) for key, name in spellings)
 
 
 def _from_file(name: str) -> Model:

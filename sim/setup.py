@@ -91,6 +91,8 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
             f"max_model_len is {limits.max_model_len} in place of {asked}: the KV cache of "
             f"{kv_cache.num_blocks} blocks holds no more for one request (vLLM would refuse to start)"
         )
+    if by_name := model(scenario.model).note:
+        notes.append(by_name)
     if not fitted.is_measured:
         notes.append(fitted.note)
     if fitted.machine.fitted:

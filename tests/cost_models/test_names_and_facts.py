@@ -9,6 +9,7 @@ from cost_models import Parallelism, UnknownNameError, gpu, gpu_names, model, mo
 from cost_models.catalog import read_table
 from cost_models.errors import GIB
 from cost_models.weights import weights_bytes
+from sim import simulate
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,46 @@ def test_a_quantised_variant_brings_its_weight_dtype():
     assert named.weight_dtype is not None
     assert weight_dtype(named.weight_dtype).compute == "bf16"
     assert weight_dtype(named.weight_dtype).bytes_per_weight == pytest.approx(0.52)
+
+
+SUFFIXED = {
+    "Qwen/Qwen3-14B-AWQ": ("Qwen/Qwen3-14B", "int4"),
+    "Qwen3-32B-FP8": ("Qwen/Qwen3-32B", "fp8"),
+    "Qwen/Qwen3-4B-Instruct-2507-FP8": ("Qwen/Qwen3-4B", "fp8"),
+    "RedHatAI/Qwen2.5-7B-Instruct-quantized.w8a8": ("Qwen/Qwen2.5-7B-Instruct", "int8"),
+    "nvidia/Llama-3.3-70B-Instruct-NVFP4": ("meta-llama/Meta-Llama-3.1-70B", "nvfp4"),
+    "hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4": ("meta-llama/Meta-Llama-3.1-70B", "int4"),
+    "Qwen/Qwen2.5-14B-Instruct-GPTQ-Int4": ("Qwen/Qwen2.5-14B-Instruct", "int4"),
+    "Qwen/Qwen2.5-14B-Instruct-GPTQ-Int8": ("Qwen/Qwen2.5-14B-Instruct", "w8a16"),
+    "RedHatAI/gemma-3-27b-it-FP8-dynamic": ("google/gemma-3-27b-it", "fp8"),
+    "amd/Llama-3.1-8B-Instruct-FP8-KV": ("meta-llama/Meta-Llama-3.1-8B", "fp8"),
+    "unsloth/Qwen3-8B-Base": ("Qwen/Qwen3-8B", None),
+    "Qwen/Qwen2.5-7B": ("Qwen/Qwen2.5-7B-Instruct", None),
+}
+
+
+@pytest.mark.parametrize("name", SUFFIXED)
+def test_the_usual_suffixes_of_a_name_tell_the_shapes_and_the_dtype_of_the_weights(name):
+    known, dtype = SUFFIXED[name]
+    named = model(name)
+    assert (named.model.name, named.weight_dtype) == (known, dtype)
+    assert named.note.startswith(f"{name}: read as {known}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Qwen/Qwen3-15B-AWQ", "deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "Qwen/Qwen3-14B-GGUF", "-AWQ", ""],
+)
+def test_other_names_are_not_guessed(name):
+    with pytest.raises(UnknownNameError):
+        model(name)
+
+
+def test_a_run_says_how_it_read_the_name_of_its_model():
+    small = ["workload.duration_s=null", "workload.num_requests=3"]
+    result = simulate("quickstart", ["model=RedHatAI/Qwen3-14B-FP8-dynamic", *small])
+    assert any("read as Qwen/Qwen3-14B, fp8 weights" in note for note in result.notes)
+    assert result.setup.deployment.weight_dtype.name == "fp8"
 
 
 def test_every_gpu_names_its_source():

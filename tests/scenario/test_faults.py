@@ -236,7 +236,7 @@ def test_alternatives_are_checked_beside_other_faults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "nearest"),
     [
-        ("model", "Llama-3.1-8b-chat", "Llama-3.1-8B"),
+        ("model", "Llama-3.1-9b", "Llama-3.1-8B"),
         ("gpu", "h100sxm", "h100-sxm"),
         ("weight_dtype", "fp9", "fp8"),
     ],
