@@ -21,6 +21,7 @@ from sim.cli.explain import explain
 from sim.cli.fit import fit
 from sim.cli.regress import regress
 from sim.cli.report import report
+from sim.cli.rules import rules
 from sim.cli.run import run
 from sim.cli.scenarios import scenarios
 from sim.cli.size import size
@@ -43,6 +44,7 @@ FUNCTIONS: Mapping[str, Callable[..., None]] = {
         scenarios,
         validate,
         conform,
+        rules,
         calibrate,
         compare_releases,
         bench,

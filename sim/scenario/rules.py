@@ -15,13 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
 
 import scheduler
 from scheduler.release import Defaults, Release, Rules, parse_version
 from sim.errors import did_you_mean
+
+_T = TypeVar("_T")
 
 SINCE = {
     "max_num_scheduled_tokens": "0.17.0",
@@ -81,6 +83,19 @@ def rules_markdown() -> str:
 def rule_value(of: Release, name: str) -> bool:
     """Whether a rule holds in a release."""
     return bool(getattr(of.rules if hasattr(of.rules, name) else of.defaults, name))
+
+
+def noting(record: _T, asked: set[str]) -> _T:
+    """An equal record of rules or defaults that notes in `asked` which of its fields are read."""
+
+    def note(self: object, name: str) -> object:
+        asked.add(name)
+        return object.__getattribute__(self, name)
+
+    kind = type(record)
+    values = {each.name: getattr(record, each.name) for each in fields(record)}  # type: ignore[arg-type]
+    watched: type[_T] = type("Watched", (kind,), {"__slots__": (), "__getattribute__": note})
+    return watched(**values)
 
 
 def since(switch: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -233,7 +233,7 @@ class _Play:
         self, step: RecordedStep, output: SchedulerOutput, known: dict[int, list[int]]
     ) -> None:
         compare = self._compare
-        compare(
+        self._compare_rows(
             "scheduled [request, tokens, computed before]",
             [[each.request_id, each.num_tokens, each.num_computed_before] for each in step.scheduled],
             [
@@ -256,7 +256,7 @@ class _Play:
             list(step.finished),
             sorted(self._numbers[i] for i in output.finished_req_ids),
         )
-        compare(
+        self._compare_rows(
             "drafts [request, number]",
             [[request_id, count] for request_id, count in step.drafts.items()],
             [
@@ -349,6 +349,16 @@ class _Play:
         """Whose blocks the connector keeps if they end in this call."""
         if self._connector is not None:
             self._connector.held = {self._ids[number] for number in numbers}
+
+    def _compare_rows(self, name: str, recorded: Sequence[Json], replayed: Sequence[Json]) -> None:
+        """Of long lists only the rows from the first to the last different one are told."""
+        begin = end = 0
+        shorter = min(len(recorded), len(replayed))
+        while begin < shorter and recorded[begin] == replayed[begin]:
+            begin += 1
+        while end < shorter - begin and recorded[-1 - end] == replayed[-1 - end]:
+            end += 1
+        self._compare(name, recorded[begin : len(recorded) - end], replayed[begin : len(replayed) - end])
 
     def _compare(self, name: str, recorded: Json, replayed: Json) -> None:
         if recorded != replayed:

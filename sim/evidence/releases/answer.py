@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from scheduler.release import parse_version
 from sim.errors import input_error
@@ -23,6 +23,7 @@ from sim.jobs.points import Outcome, Point, run_points
 from sim.report.answer import ScenarioAnswer, records
 from sim.report.document import Block, Bullets, Heading, Paragraph, Preformatted, Table
 from sim.scenario import EngineSection, Scenario, load_scenario
+from sim.scenario.rules import noting
 from sim.setup import EngineSetup
 from sim.simulation import simulate
 from sim.values import Json
@@ -277,9 +278,6 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
     return Table(header, tuple(rows), (False, *(True for _ in header[1:])))
 
 
-_T = TypeVar("_T")
-
-
 def compare_releases(
     scenario: Scenario | str | Path,
     overrides: Sequence[str] = (),
@@ -350,22 +348,9 @@ def _watched_run(scenario: Scenario, options: RunOptions) -> tuple[Outcome, set[
 
     def watched(_: Scenario, setup: EngineSetup) -> EngineSetup:
         of = setup.replica.release
-        release = replace(of, rules=_watch(of.rules, asked), defaults=_watch(of.defaults, asked))
+        release = replace(of, rules=noting(of.rules, asked), defaults=noting(of.defaults, asked))
         return replace(setup, replica=replace(setup.replica, release=release))
 
     result = simulate(scenario, keep_steps=False, allow_plugins=options.allow_plugins, change=watched)
     error = None if result.stuck is None else f"the run was ended by a {result.stuck}"
     return Outcome(Point(scenario), "", result.summary, error), asked
-
-
-def _watch(record: _T, asked: set[str]) -> _T:
-    """An equal record that notes in `asked` which of its fields are read."""
-
-    def note(self: object, name: str) -> object:
-        asked.add(name)
-        return object.__getattribute__(self, name)
-
-    kind = type(record)
-    values = {each.name: getattr(record, each.name) for each in fields(record)}  # type: ignore[arg-type]
-    watched: type[_T] = type("Watched", (kind,), {"__slots__": (), "__getattribute__": note})
-    return watched(**values)
