@@ -17,7 +17,9 @@ def conform(
     ],
     plain: Annotated[
         bool,
-        typer.Option("--plain", help="Walk over every request of a case in every step, without the fast way."),
+        typer.Option(
+            "--plain", help="Walk over every request of a case in every step, without the fast way."
+        ),
     ] = False,
 ) -> None:
     """Replay recorded engine runs; exit 0 only if every step of every run is identical.
