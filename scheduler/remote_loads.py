@@ -32,19 +32,17 @@ class RemoteLoads:
         return True
 
     def _count_as_computed(self, request: Request) -> None:
-        kv_cache = self.state.kv_cache
-        if request.request_id in self.state.failed_loads:
-            self.state.failed_loads.discard(request.request_id)
-            if request.num_computed_tokens == 0:
-                kv_cache.free(request)
-                return
-        elif self.state.rules.loads_count_exactly:
-            if request.num_computed_tokens == request.num_tokens:
-                request.num_computed_tokens -= 1
-        else:
+        kv_cache, exactly = self.state.kv_cache, self.state.rules.loads_count_exactly
+        failed = request.request_id in self.state.failed_loads
+        self.state.failed_loads.discard(request.request_id)
+        if failed and request.num_computed_tokens == 0:
+            kv_cache.free(request)
+            return
+        if not failed and not exactly:
             loaded = len(request.block_tables[0]) * kv_cache.block_sizes[0]
-            loaded = min(loaded, request.num_tokens)
-            request.num_computed_tokens = loaded - 1 if loaded == request.num_tokens else loaded
+            request.num_computed_tokens = min(loaded, request.num_tokens)
+        if request.num_computed_tokens == request.num_tokens and (exactly or not failed):
+            request.num_computed_tokens -= 1  # the last token is computed again, to sample from it
         if kv_cache.caching:
             kv_cache.enter(request, request.num_computed_tokens)
 
@@ -68,11 +66,11 @@ class RemoteLoads:
 
     def take_invalid_blocks(
         self, invalid: Collection[int], output: SchedulerOutput
-    ) -> tuple[set[int], list[RequestOutput]]:
+    ) -> tuple[set[int], list[Request]]:
         """Blocks whose load failed, before the step's tokens are looked at.
 
-        Returns the ids of running requests whose tokens of this step are worthless, and with policy "fail"
-        the entries of requests that end for it.
+        Returns the ids of requests whose tokens of this step are worthless, and with policy "fail" those that
+        are to end for it, by `fail`, when the other outputs of the step have been applied.
         """
         state = self.state
         loading = [r for r in state.waiting if r.status is RequestStatus.WAITING_FOR_REMOTE_KVS]
@@ -85,9 +83,14 @@ class RemoteLoads:
             return {request.request_id for request in broken_running}, []
         for block in bad_blocks:
             state.kv_cache.pool.forget(block)
-        broken = [*broken_loads, *broken_running]
-        state.finish(broken, RequestStatus.FINISHED_ERROR)
-        return {r.request_id for r in broken}, [(request, 0, FinishReason.ERROR) for request in broken]
+        broken = sorted([*broken_loads, *broken_running], key=lambda request: request.request_id)
+        return {request.request_id for request in broken}, broken
+
+    def fail(self, broken: list[Request]) -> list[RequestOutput]:
+        """End requests that have bad blocks, one after another; returns their entries."""
+        for request in broken:
+            self.state.finish([request], RequestStatus.FINISHED_ERROR)
+        return [(request, 0, FinishReason.ERROR) for request in broken]
 
     def _shorten(
         self, requests: Iterable[Request], invalid: Collection[int], scheduled: Mapping[Request, int]
@@ -95,7 +98,9 @@ class RemoteLoads:
         """Let the requests fall back to what they have without the bad blocks.
 
         The first holder of a bad block falls to that block and will compute it again; a later sharer keeps
-        the block and falls to what it had before. Also returns the blocks from each first bad one on.
+        the block and falls to what it had before. In early releases that is its count of cached tokens: a
+        request that never ran has -1 of them, and is then scheduled from there. Also returns the blocks from
+        each first bad one on.
         """
         size = self.state.kv_cache.block_sizes[0]
         marked: set[int] = set()
@@ -109,7 +114,8 @@ class RemoteLoads:
             broken.append(request)
             first = next((i for i in bad if table[i] not in marked), None)
             if first is None:
-                request.num_computed_tokens = examined
+                exactly = self.state.rules.loads_count_exactly
+                request.num_computed_tokens = examined if exactly else request.num_cached_tokens
             else:
                 request.num_computed_tokens = first * size
                 request.num_external_tokens -= examined - first * size

@@ -318,7 +318,7 @@ class Scheduler:
             if padding and num_tokens > output.token_budget:
                 return STOP
         num_tokens = self.capped(num_tokens)
-        if not config.enable_chunked_prefill and num_tokens > output.token_budget:
+        if not config.enable_chunked_prefill and num_tokens > output.num_tokens_left:
             return STOP
         num_tokens = min(num_tokens, output.num_tokens_left)
         num_tokens = self.state.kv_cache.cut_at_state_boundary(request, computed, num_tokens)

@@ -42,11 +42,11 @@ class OutputUpdate:
             raise ValueError(f"tokens of {len(sampled)} requests, but {len(output.requests)} were scheduled")
         entries: list[RequestOutput] = []
         worthless: set[int] | None = None
-        errors: list[RequestOutput] | None = None
+        broken: list[Request] | None = None
         if state.deferred_frees is not None and output.requests:
             state.deferred_frees.release(output.step_number)
         if report is not None and report.invalid_blocks:
-            worthless, errors = self.remote_loads.take_invalid_blocks(report.invalid_blocks, output)
+            worthless, broken = self.remote_loads.take_invalid_blocks(report.invalid_blocks, output)
         from_waiting: list[Request] | None = None
         going_on: list[Request] | None = None
         drafted = bool(output.scheduled_spec_decode_tokens)
@@ -87,10 +87,10 @@ class OutputUpdate:
         if going_on is not None:
             for request in going_on:
                 state.waiting.add(request)
+        if broken:
+            entries += self.remote_loads.fail(broken)
         if report is not None:
             self.remote_loads.take_report(report)
-        if errors is not None:
-            entries += errors
         return EngineCoreOutputs(entries, self._finished_by_client(), num_unnamed)
 
     def _note_arrivals(self, output: SchedulerOutput) -> list[Arrival]:

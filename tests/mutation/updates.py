@@ -134,9 +134,21 @@ UPDATES: dict[str, Mutant] = {
     ),
     "loads_skip_the_last_token": one(
         "after a load of everything the last token is computed",
-        "loaded - 1 if loaded == __request.num_tokens else loaded",
-        "loaded",
+        "__request.num_computed_tokens == __request.num_tokens and (__exactly or not __failed)",
+        "False",
         "0.16.0/connector_async-3",
+    ),
+    "failed_loads_keep_the_last_token": one(
+        "vLLM 0.33.0: after a failed load of everything the last token is computed",
+        "__request.num_computed_tokens == __request.num_tokens and (__exactly or not __failed)",
+        "__request.num_computed_tokens == __request.num_tokens and not __failed",
+        "0.33.0-found/failed_load_keeps_all",
+    ),
+    "never_run_sharers_keep_what_was_loaded": one(
+        "vLLM 0.16.0: a later sharer of a bad block that never ran goes on from -1",
+        "__examined if __exactly else __request.num_cached_tokens",
+        "__examined",
+        "0.16.0-found/conn_shared_fail",
     ),
     "loaded_are_new": one(
         "a preempted request comes back from a load as preempted",
@@ -167,6 +179,12 @@ UPDATES: dict[str, Mutant] = {
         "__block not in marked",
         "True",
         "0.16.0/connector_fail-1",
+    ),
+    "broken_requests_end_first": one(
+        "with policy fail requests end after the other outputs of the step",
+        "return {__request.request_id for __request in broken}, broken",
+        "self.fail(broken); return {__request.request_id for __request in broken}, broken",
+        "0.33.0-found/fail_order",
     ),
     "bad_steps_deliver": one(
         "tokens of a step with bad blocks are worthless",

@@ -25,6 +25,12 @@ WAITING_PHASE: dict[str, Mutant] = {
         "pass",
         "0.16.0/no_chunked_tight-2",
     ),
+    "uncut_prompts_ignore_the_drafter": one(
+        "vLLM 0.33.0: an uncut prompt needs room for the drafter's slots too",
+        "not __config.enable_chunked_prefill and __tokens > __output.num_tokens_left",
+        "not __config.enable_chunked_prefill and __tokens > __output.token_budget",
+        "0.33.0-found/nochunk_slots_eagle_1_99",
+    ),
     "one_sequence_too_many": one(
         "the running list has at most max_num_seqs requests",
         "__running >= self.max_num_running",
