@@ -148,7 +148,7 @@ class SchedulerConfig:
     max_active: int | None = None
     """Most running requests if less than `max_num_seqs`."""
     long_prefill_adaptive: bool = False
-    """The threshold is at least the batch size divided by the number of requests."""
+    """The threshold, if there is one, is at least the batch size divided by the number of requests."""
     prefill_interval: int = 1
     """While something decodes, prefills take part only in every so many steps."""
 

@@ -163,7 +163,7 @@ class Scheduler:
         """
         config, state = self.state.config, self.state
         threshold = config.long_prefill_token_threshold
-        if config.long_prefill_adaptive:
+        if config.long_prefill_adaptive and threshold:
             num_requests = len(state.running) + state.waiting.size
             threshold = max(threshold, config.max_num_batched_tokens // max(num_requests, 1))
         if not 0 < threshold < num_tokens:

@@ -66,7 +66,10 @@ def test_an_adaptive_threshold_shares_the_step_among_all_requests():
     """
     work = burst(4, 1000, 1)
     greedy = simulate(small_scenario(workload=work, max_num_batched_tokens=400))
-    shared = simulate(small_scenario(workload=work, max_num_batched_tokens=400, long_prefill_adaptive=True))
+    adaptive = {"max_num_batched_tokens": 400, "long_prefill_adaptive": True}
+    shared = simulate(small_scenario(workload=work, long_prefill_token_threshold=1, **adaptive))
+    without_threshold = simulate(small_scenario(workload=work, **adaptive))
+    assert without_threshold.requests.equals(greedy.requests)
     assert greedy.steps["num_running"].iloc[1] == 1
     assert shared.steps["num_running"].iloc[1] == 4
     assert prefill_tokens(shared)[0] == 400

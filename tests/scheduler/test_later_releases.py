@@ -69,10 +69,16 @@ def test_the_threshold_is_not_for_a_lone_request(version: str, tokens: int) -> N
 
 
 def test_an_adaptive_threshold_shares_the_batch() -> None:
-    engine = engine_of("0.33.0", long_prefill_adaptive=True, max_num_batched_tokens=90)
-    for i in range(3):
-        engine.add_request(Request(i, ((1000 * (i + 1), 50),), 5))
-    assert scheduled(step(engine)[0]) == {0: 30, 1: 30, 2: 30}
+    for threshold, shares in ((1, {0: 30, 1: 30, 2: 30}), (0, {0: 50, 1: 40})):
+        engine = engine_of(
+            "0.33.0",
+            long_prefill_adaptive=True,
+            long_prefill_token_threshold=threshold,
+            max_num_batched_tokens=90,
+        )
+        for i in range(3):
+            engine.add_request(Request(i, ((1000 * (i + 1), 50),), 5))
+        assert scheduled(step(engine)[0]) == shares
 
 
 def test_a_step_can_be_capped_below_the_batch_size() -> None:
