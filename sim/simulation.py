@@ -14,6 +14,8 @@ from sim.cluster.recorder import Recorder, Status, TokenTimes
 from sim.cluster.router import make_router
 from sim.cluster.watched import Watch
 from sim.cluster.world import Progress, World
+from sim.errors import InputError
+from sim.installed.failures import SchedulerFailedError
 from sim.random_streams import streams
 from sim.results.accounts import (
     feature_summary,
@@ -96,8 +98,12 @@ def simulate_workload(
 ) -> RunResult:
     """Run these requests, in place of those that the scenario describes, on the scenario's cluster.
 
-    `watch` takes note of what every request waits for; the results are the same.
+    `watch` takes note of what every request waits for; the results are the same. Raises `InputError` for an
+    installed scheduler, which nobody can watch.
     """
+    if watch is not None and setup.replica.installed is not None:
+        message = "an installed scheduler cannot be watched: ask the mirror (engine.scheduler: mirror)"
+        raise InputError([scenario.fault("engine.scheduler", message)])
     world = World(
         workload,
         setup.replica,
@@ -109,7 +115,12 @@ def simulate_workload(
         plain=plain,
         watch=watch,
     )
-    clock_s = world.run(scenario.horizon_s, progress)
+    try:
+        clock_s = world.run(scenario.horizon_s, progress)
+    except SchedulerFailedError as error:
+        path = "engine.scheduler_cls" if scenario.engine.scheduler_cls else "engine.scheduler"
+        fault = scenario.fault(path, f"the installed scheduler failed: {error}")
+        raise InputError([fault]) from error
     return RunResult(scenario, setup, workload, world, clock_s)
 
 

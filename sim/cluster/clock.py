@@ -128,9 +128,12 @@ class ProgressGuard:
             return
         self._idle_attempts = 0 if preempted else self._idle_attempts + 1
         if self._idle_attempts > self._most_idle_attempts:
-            raise StuckError("deadlock", self._replica, str(examine(engine)))
+            raise StuckError("deadlock", self._replica, self._why_nothing_moves(engine))
         if preempted:
             self.on_step(engine, gave_tokens=False)
+
+    def _why_nothing_moves(self, engine: EngineCore) -> str:
+        return str(examine(engine))
 
     def _who_turns_round(self, engine: EngineCore) -> str:
         """Whose preemptions these are, and how little room there is."""

@@ -8,16 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduler import GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig
+from scheduler import EngineCore, GroupKind, KVCacheConfig, KVGroupSpec, SchedulerConfig
+from scheduler.connector import KVConnector
 from scheduler.engine_core import RELEASE_0_16
 from scheduler.policies import AnyWaitingOrder, VictimPolicy
 from scheduler.release import Release
+from sim.cluster.clock import ProgressGuard
 from sim.cluster.connectors import OffloadSpec
 from sim.cluster.external_cache import ExternalCacheSpec
 from sim.cluster.grammars import GrammarSpec
 from sim.cluster.model_runner import SpeculationSpec
 from sim.cluster.step_shape import StepTimer
 from sim.workload import RequestTable
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledSpec:
+    """Engines of the user's own vLLM: made for a replica's connector, and watched by a guard of their own."""
+
+    make: Callable[[KVConnector | None], EngineCore]
+    guard: type[ProgressGuard]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +40,7 @@ class ReplicaSpec:
     for each replica (None: as the scheduler's configuration says). offload: preempted requests keep their KV
     on the host (None: it is computed again). speculation: how drafts are made, where the scheduler's
     configuration says that they are. pause_events: when (s) the engine is paused, and to which level of
-    `EngineCore.pause`.
+    `EngineCore.pause`. installed: who makes engines in place of the mirror.
 
     external_cache and grammars depend on what requests ask for, so the world calls them with its table of
     requests. external_cache: KV of prefixes outside the engines; an engine has this or offload, or neither.
@@ -51,6 +61,7 @@ class ReplicaSpec:
     speculation: SpeculationSpec | None = None
     grammars: Callable[[RequestTable], GrammarSpec | None] | None = None
     pause_events: tuple[tuple[float, int], ...] = ()
+    installed: InstalledSpec | None = None
 
     @property
     def depth(self) -> int:

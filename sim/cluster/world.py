@@ -123,7 +123,9 @@ class World:
         self._router = router
         self._num_ended = 0
         self._progress: Progress | None = None
-        self._laws = LawChecks(self.recorder, num_replicas) if check else None
+        self._laws = (
+            LawChecks(self.recorder, num_replicas, looks_inside=spec.installed is None) if check else None
+        )
         self._plain = plain
         self._watch = watch
         self.clock_s = 0.0
@@ -147,9 +149,10 @@ class World:
     def _replica(self, index: int, spec: ReplicaSpec) -> Replica:
         connector = self.connectors[index]
         forecast = None if self._plain or spec.windows or connector else self.model.steady_tokens
-        if spec.speculation is not None:
+        if spec.speculation is not None or spec.installed is not None:
             forecast = None
-        engine = (EngineCore if self._watch is None else WatchedEngine)(
+        installed = spec.installed.make(connector) if spec.installed is not None else None
+        engine = installed or (EngineCore if self._watch is None else WatchedEngine)(
             spec.scheduler,
             spec.kv_cache,
             victim_policy=spec.victim_policy() if spec.victim_policy else None,
@@ -173,7 +176,7 @@ class World:
             spec,
             self.model,
             self.recorder,
-            ProgressGuard(spec.scheduler, index),
+            (spec.installed.guard if spec.installed is not None else ProgressGuard)(spec.scheduler, index),
             self._on_end,
             connector=connector,
             grammars=self._grammars,

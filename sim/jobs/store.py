@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from cost_models.hf_config import config_path, quantization_path
 from sim.errors import writing
+from sim.installed.present import identity as installed_identity
 from sim.scenario import Scenario
 from sim.values import Json
 from sim.version import dryserve_version
@@ -122,7 +123,8 @@ def default_folder() -> Path:
 def point_key(scenario: Scenario, columns: Sequence[str] = (), given: bytes = b"") -> str:
     """The name of a point's result, 32 hex digits: equal for equal questions to equal code.
 
-    `given` is what the run depends on beside its scenario.
+    `given` is what the run depends on beside its scenario. Raises `InputError` if that asks for a vLLM
+    that is not installed.
     """
     told = hashlib.sha256()
     told.update(code_fingerprint().encode())
@@ -130,6 +132,8 @@ def point_key(scenario: Scenario, columns: Sequence[str] = (), given: bytes = b"
     told.update(scenario.dump_resolved().encode())
     for name, digest in sorted(_files_read(scenario.model_dump(mode="json"))):
         told.update(f"{name} {digest}\n".encode())
+    if scenario.engine.scheduler == "vllm":
+        told.update(installed_identity(scenario).encode())
     told.update(given)
     return told.hexdigest()[:32]
 

@@ -10,7 +10,7 @@ from cost_models.engines import version_key
 from sim.errors import Fault, InputError
 from sim.scenario.engine import EngineSection
 from sim.scenario.policies import OffloadMode
-from sim.scenario.resolve import schedules_ahead_by_default
+from sim.scenario.resolve import filled_policies, schedules_ahead_by_default
 from sim.scenario.rules import DRAFTS_BY_BATCH_SINCE, SINCE, knows
 from sim.scenario.scenario import Scenario
 from sim.scenario.workload import (
@@ -20,6 +20,9 @@ from sim.scenario.workload import (
     plain_parts,
     unknown_class,
 )
+
+POLICIES = ("victim_policy", "waiting_order", "preemption_mode")
+"""Choices that the mirror leaves to the user and an installed scheduler makes itself."""
 
 DRAFT_MODELS_SINCE = (0, 14)
 """vLLM 0.13.0 refuses draft models: NotImplementedError."""
@@ -37,7 +40,8 @@ def scenario_faults(scenario: Scenario) -> list[Fault]:
     ]
     try:
         engine = scenario.resolved.engine
-        return [*faults, *_limit_faults(scenario, engine), *_policy_faults(scenario, engine)]
+        faults += [*_limit_faults(scenario, engine), *_policy_faults(scenario, engine)]
+        return [*faults, *_installed_faults(scenario, engine)]
     except InputError as error:
         return [*faults, *error.faults]
 
@@ -148,6 +152,21 @@ def _external_cache_faults(scenario: Scenario) -> Iterator[Fault]:
         yield scenario.fault(
             path, "an engine has one KV connector, and preemption_mode offload takes it; choose one of them"
         )
+
+
+def _installed_faults(scenario: Scenario, engine: EngineSection) -> Iterator[Fault]:
+    """What an installed scheduler cannot be told; `engine` has its defaults filled in."""
+    if engine.scheduler == "mirror":
+        if engine.scheduler_cls is not None:
+            yield scenario.fault("engine.scheduler_cls", "takes effect with engine.scheduler: vllm only")
+        return
+    alone = "is of the mirror alone; with engine.scheduler: vllm the installed scheduler decides"
+    if engine.rules:
+        yield scenario.fault("engine.rules", alone)
+    implied = filled_policies(engine.model_copy(update=dict.fromkeys(POLICIES)), scenario.gpu)
+    for name in POLICIES:
+        if getattr(engine, name) != implied[name]:
+            yield scenario.fault(f"engine.{name}", f"{getattr(engine, name).kind} {alone}")
 
 
 def _workload_faults(scenario: Scenario) -> Iterator[Fault]:

@@ -5,7 +5,12 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from sim.scenario.distributions import RandomTime
-from sim.scenario.policies import PreemptionModeSection, VictimPolicySection, WaitingOrderSection
+from sim.scenario.policies import (
+    ClassPath,
+    PreemptionModeSection,
+    VictimPolicySection,
+    WaitingOrderSection,
+)
 from sim.scenario.rules import DRAFTS_BY_BATCH_SINCE, EngineVersion, RuleSettings, since
 from sim.scenario.section import AlsoPlain, ModelName, Section
 
@@ -143,6 +148,20 @@ class EngineSection(Section):
             "{holders_first: false}; the table of rules has them all"
         ),
     ] = Field(default_factory=dict)
+    scheduler: Annotated[
+        Literal["mirror", "vllm"],
+        Field(
+            description="who decides: dryserve's mirror of the release, or the scheduler and KV cache of the "
+            "vLLM that is installed here, slowly"
+        ),
+    ] = "mirror"
+    scheduler_cls: Annotated[
+        ClassPath | None,
+        Field(
+            description="with scheduler vllm: dotted path of the scheduler class, such as "
+            "my_patch.MyScheduler; null = vLLM's own"
+        ),
+    ] = None
     entry_point: Annotated[
         Literal["server", "llm"],
         Field(description="what starts the engine, the API server or the offline LLM class: defaults differ"),
@@ -240,7 +259,7 @@ class EngineSection(Section):
     long_prefill_adaptive: Annotated[
         bool,
         Field(
-            description="raise the threshold to max_num_batched_tokens / number of requests"
+            description="raise a threshold above 0 to max_num_batched_tokens / number of requests"
             + since("long_prefill_adaptive")
         ),
     ] = False

@@ -19,15 +19,15 @@ def _check_path(path: str) -> str:
     return path
 
 
+ClassPath = Annotated[str, AfterValidator(_check_path)]
+"""The dotted path of a class."""
+
+
 class Plugin(Section):
     """A class of the user's own; used only when the caller allows plugins (`--allow-plugins`)."""
 
     kind: Literal["plugin"]
-    path: Annotated[
-        str,
-        Field(description="dotted path of the class, such as my_policies.Oldest"),
-        AfterValidator(_check_path),
-    ]
+    path: Annotated[ClassPath, Field(description="dotted path of the class, such as my_policies.Oldest")]
     options: Annotated[
         dict[str, JsonValue], Field(description="arguments of its constructor", default_factory=dict)
     ]

@@ -29,7 +29,8 @@ class UnknownContextLengthError(ValueError):
 def filled_engine(engine: EngineSection, model: str, gpu: str) -> EngineSection:
     """The section with every default of its version and of the GPU written out.
 
-    Only `num_gpu_blocks_override` may stay null, and switches that the release does not have. Raises
+    Only `num_gpu_blocks_override` and `scheduler_cls` may stay null, and switches that the release does not
+    have. Raises
     `UnknownContextLengthError`.
     """
     defaults = cost_models.engine_defaults(engine.version, gpu, engine.entry_point)
@@ -105,7 +106,9 @@ def changed_rules(engine: EngineSection) -> dict[str, bool]:
 
 
 def mirrored(engine: EngineSection) -> str:
-    """What every result says it mirrors, such as `vLLM v0.16.0 with 1 rule changed`."""
+    """What every result says it mirrors, such as `vLLM v0.16.0 with 1 rule changed`, or what was run."""
+    if engine.scheduler == "vllm":
+        return f"vLLM v{engine.version} itself"
     changed = len(changed_rules(engine))
     but = f" with {changed} rule{'s' if changed > 1 else ''} changed" if changed else ""
     return f"vLLM v{engine.version}{but}"

@@ -39,11 +39,15 @@ def test_nothing_is_left_to_a_default(tmp_path: Path) -> None:
         assert f"\n{line}\n" in text
 
 
-def test_every_setting_of_the_engine_is_resolved_but_the_override_of_blocks(tmp_path: Path) -> None:
+def test_every_setting_of_the_engine_is_resolved_but_overrides(tmp_path: Path) -> None:
     """And what is off stays off."""
     engine = load_text(tmp_path, GOOD, ["engine.version=0.33.0"]).resolved.engine
     features = ["speculative_config", "lora", "grammar"]
-    assert [name for name, value in engine if value is None] == ["num_gpu_blocks_override", *features]
+    assert [name for name, value in engine if value is None] == [
+        "scheduler_cls",
+        "num_gpu_blocks_override",
+        *features,
+    ]
 
 
 def test_switches_that_a_release_lacks_stay_open(tmp_path: Path) -> None:
@@ -51,6 +55,7 @@ def test_switches_that_a_release_lacks_stay_open(tmp_path: Path) -> None:
     lacking = ["max_num_scheduled_tokens", "max_active", "window_retention_tokens"]
     features = ["speculative_config", "lora", "grammar"]
     assert [name for name, value in engine if value is None] == [
+        "scheduler_cls",
         "num_gpu_blocks_override",
         *lacking,
         *features,

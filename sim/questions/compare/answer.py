@@ -133,6 +133,7 @@ class Comparison(Results, ScenarioAnswer):
             "seeds": list(self.seeds),
             "comparisons": len(self.verdicts),
             "nothing_shown": self.nothing_shown,
+            "identical": list[Json](self.identical),
             "differences": records(self.table),
             "classes": records(self.classes),
             "jain_index": {
@@ -239,6 +240,12 @@ def _jain(found: Comparison) -> Iterator[str]:
 def _verdict(found: Comparison) -> Iterator[str]:
     if not len(found.table):
         return
+    if found.identical:
+        same = ", ".join(found.names[label] for label in found.identical)
+        yield (
+            f"Identical to {found.names[found.labels[0]]}, every number and every request, under "
+            f"{len(found.pairs[0])} seeds: {same}."
+        )
     verdicts = found.verdicts
     count, seeds = len(verdicts), len(found.pairs[0])
     is_same = found.table["difference"].dropna().eq(0.0).all()

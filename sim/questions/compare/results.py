@@ -17,6 +17,8 @@ from sim.statistics.paired import PairedDifferences
 from sim.values import Json
 
 STARVING_S = 60.0
+_WHO = ("mirrors", "notes")
+"""What a summary says of who decided and what to know of it."""
 LONG = 24
 """A longer label has a letter in its place in tables."""
 
@@ -123,6 +125,13 @@ class Results:
         """The summaries of all runs that have one, variant by variant."""
         return [outcome.summary for run in self.runs for outcome in run if outcome.summary is not None]
 
+    @property
+    def identical(self) -> list[str]:
+        """The variants whose every run gave the reference's results to the last bit, request by request."""
+        first, *others = self.pairs
+        found = zip(self.labels[1:], others, strict=True)
+        return [label for label, run in found if first and all(map(_is_same, first, run))]
+
     def difference(self, column: str, variant: str | None = None) -> dict[str, object]:
         """The row of a metric's column, such as `p99_ttft_ms`, of a variant, by default the last."""
         chosen = self.table["column"].eq(column) & self.table["variant"].eq(variant or self.labels[-1])
@@ -141,6 +150,20 @@ class Results:
     def nothing_shown(self) -> bool:
         """Whether no metric of any variant is shown to differ."""
         return len(self.verdicts) > 0 and not any(verdict in DIFFERS for verdict in self.verdicts)
+
+
+def _is_same(one: Outcome, other: Outcome) -> bool:
+    """Whether two runs have the same numbers and the same requests, whoever has decided."""
+    summaries = [
+        {key: found for key, found in (outcome.summary or {}).items() if key not in _WHO}
+        for outcome in (one, other)
+    ]
+    samples, others = dict(one.samples or {}), dict(other.samples or {})
+    return (
+        summaries[0] == summaries[1]
+        and samples.keys() == others.keys()
+        and all(values.tobytes() == others[name].tobytes() for name, values in samples.items())
+    )
 
 
 def letters(index: int) -> str:

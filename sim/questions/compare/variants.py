@@ -25,6 +25,8 @@ _KINDS: dict[str, tuple[type[Section], str]] = {
     "cluster.router": (ClusterSection, "router"),
 }
 """Fields that hold a policy by its kind, with the section and the name of each."""
+_SCHEDULERS = {"mirror": "mirror", "vllm": "vllm", "installed": "vllm"}
+"""The values of `engine.scheduler` by their names as variants."""
 _PART = re.compile(r",(?=\s*[A-Za-z_][\w.]*\s*=)")
 """A comma that begins the next `field=value`; others belong to a value."""
 
@@ -38,13 +40,20 @@ class Variant:
 
 
 def policy_names() -> dict[str, str]:
-    """The field of every policy that can be named alone; `fcfs` and `priority` are scheduling policies."""
+    """The field of every policy that can be named alone; `fcfs` and `priority` are scheduling policies, and
+    whose scheduler decides is said by `mirror`, `vllm` or `installed`.
+    """
     found = {
         kind: path
         for path, (section, name) in _KINDS.items()
         for kind in _kinds_of(section.model_fields[name].annotation)
     }
-    return {**found, "fcfs": "engine.scheduling_policy", "priority": "engine.scheduling_policy"}
+    return {
+        **found,
+        "fcfs": "engine.scheduling_policy",
+        "priority": "engine.scheduling_policy",
+        **dict.fromkeys(_SCHEDULERS, "engine.scheduler"),
+    }
 
 
 def _kinds_of(annotation: Any) -> Iterator[str]:
@@ -137,7 +146,9 @@ def _varied(base: Scenario, text: str, where: str) -> Variant:
 
 def _policy(base: Scenario, path: str, name: str) -> dict[str, Data]:
     """What a policy's name sets. Orders that mind no priority take priority's choice of victims away too."""
-    settings: dict[str, Data] = {path: name}
+    settings: dict[str, Data] = {path: _SCHEDULERS.get(name, name)}
+    if path == "engine.scheduler" and name == "mirror":
+        settings["engine.scheduler_cls"] = None
     if path == "engine.waiting_order" and name != "aged_priority":
         settings["engine.scheduling_policy"] = "fcfs"
     elif path == "engine.scheduling_policy":
