@@ -28,7 +28,8 @@ class KVGroupSpec:
     """One group of layers that share block tables.
 
     `block_size` in tokens; `window` for sliding attention and `chunk` for chunked-local attention in tokens;
-    `mamba_mode` none, align or all, `num_speculative_blocks` must be 0: such state blocks are not supported.
+    `mamba_mode` none, align or all, `num_speculative_blocks` are a Mamba group's blocks for the states after
+    draft tokens.
     """
 
     kind: GroupKind = GroupKind.FULL
@@ -45,11 +46,6 @@ class KVGroupSpec:
             raise ValueError(f"a sliding group needs a window of at least 1 token, not {self.window}")
         if self.kind is GroupKind.CHUNKED_LOCAL and self.chunk < 1:
             raise ValueError(f"a chunked-local group needs a chunk of at least 1 token, not {self.chunk}")
-        if self.num_speculative_blocks:
-            raise ValueError(
-                f"num_speculative_blocks is {self.num_speculative_blocks}, but mamba groups with speculative "
-                "state blocks are not supported"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +158,13 @@ class SchedulerConfig:
             )
         if self.policy not in ("fcfs", "priority"):
             raise ValueError(f"policy must be 'fcfs' or 'priority', not {self.policy!r}")
+
+    @property
+    def largest_chunk_tokens(self) -> int:
+        """The most tokens of one request's prefill in a step."""
+        return min(
+            self.max_num_batched_tokens, self.long_prefill_token_threshold or self.max_num_batched_tokens
+        )
 
     def batches_in_flight(self, rules: Rules) -> int:
         """Batches in flight at most, the one being planned included (vLLM: `max_concurrent_batches`).

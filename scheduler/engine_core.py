@@ -117,7 +117,11 @@ class EngineCore:
             )
         else:
             kv_cache = grouped = GroupedKVCache(
-                kv_cache_config, max_model_len=config.max_model_len, rules=rules, drafter=drafting
+                kv_cache_config,
+                max_model_len=config.max_model_len,
+                rules=rules,
+                drafter=drafting,
+                largest_chunk=config.largest_chunk_tokens,
             )
             deferred_frees = DeferredFrees(grouped) if frees_are_deferred else None
         by_priority = config.policy == "priority"

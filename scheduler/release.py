@@ -53,10 +53,6 @@ class Rules:
     """Waiting requests that hold blocks have a queue of their own, which is served first."""
     loads_leave_room_for_prefills: bool = _since("0.32.0")
     """Asynchronous loads are not started into blocks that prefills under way still need."""
-    unfit_chunks_are_passed_over: bool = _since("0.33.0")
-    """Who could get only a chunk that must not be cut so short is set aside, and no longer holds up the
-    rest.
-    """
     lookahead_at_admission: bool = _since("0.33.0")
     """The drafter's slots are allocated already in a request's first step."""
     all_running_adapters_count: bool = _since("0.33.0")
@@ -78,8 +74,8 @@ class Rules:
     enter_after_outputs: bool = _since("0.33.0")
     """With speculation, blocks also enter the cache when an output has been processed."""
     checkpoint_states: bool = _since("0.33.0")
-    """Mamba "align": only states from which a replay of the prompt can start enter the cache, and prefill
-    chunks end where such a state is wanted.
+    """Mamba "align": only states from which a replay of the prompt can start enter the cache, and all prefill
+    chunks but the last end at block boundaries, or where such a state is wanted.
     """
     read_states_once_written: bool = _since("0.33.0")
     """Mamba "align": nobody is admitted with a state that is written only in the same step."""

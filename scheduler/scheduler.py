@@ -322,7 +322,7 @@ class Scheduler:
             return STOP
         num_tokens = min(num_tokens, output.num_tokens_left)
         num_tokens = self.state.kv_cache.cut_at_state_boundary(request, computed, num_tokens)
-        if num_tokens == 0 and not self.rules.unfit_chunks_are_passed_over:
+        if num_tokens == 0:
             return STOP
         candidate.num_tokens = self._feed_drafter(request, computed, num_tokens)
         return ADMIT if candidate.num_tokens else SET_ASIDE

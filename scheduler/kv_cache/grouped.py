@@ -14,6 +14,7 @@ from scheduler.kv_cache.interface import NEVER, NULL_BLOCK, KVCache, PrefixHits
 from scheduler.kv_cache.lookup import PrefixLookup
 from scheduler.kv_cache.manager import EntryLimit, GroupManager, InBlockBoundary, ReachableBlocks
 from scheduler.kv_cache.pool import BlockPool
+from scheduler.kv_cache.state_chunks import StateChunks
 from scheduler.kv_cache.windows import AlignedMambaManager, ChunkedLocalManager, MambaManager, SlidingManager
 from scheduler.release import Rules
 from scheduler.request import Request
@@ -36,7 +37,8 @@ def _manager_class(spec: KVGroupSpec) -> type[GroupManager]:
 class GroupedKVCache(KVCache):
     """Block tables and prefix cache of any groups: one `BlockPool`, and a manager for each group.
 
-    `drafter` is what speculative decoding asks of it, `rules` are those of the release.
+    `drafter` is what speculative decoding asks of it, `rules` are those of the release. A step never gives a
+    request more than `largest_chunk` tokens.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class GroupedKVCache(KVCache):
         max_model_len: int,
         rules: Rules | None = None,
         drafter: Drafter | None = None,
+        largest_chunk: int = NEVER,
     ) -> None:
         rules, drafter = rules or Rules(), drafter or Drafter()
         self.rules = rules
@@ -73,9 +76,14 @@ class GroupedKVCache(KVCache):
         if self.caching:
             self._choose_what_to_enter(config, rules)
         self._droppers = [manager for manager in self.managers if not manager.keeps_all]
-        self._state_block_size = next(
-            (manager.block_size for manager in self.managers if isinstance(manager, AlignedMambaManager)), 0
-        )
+        self._state_chunks: StateChunks | None = None
+        if any(isinstance(manager, AlignedMambaManager) for manager in self.managers):
+            self._state_chunks = StateChunks(
+                config.hash_block_size,
+                rules,
+                drops_last_hit=self.drop_last_hit,
+                largest_chunk=largest_chunk,
+            )
         self._lookup = PrefixLookup(config, self.managers, rules, drops_last_hit=self.drop_last_hit)
         self.block_sizes = [manager.block_size for manager in self.managers]
         self.holders = {}
@@ -110,29 +118,15 @@ class GroupedKVCache(KVCache):
 
     def begin_step(self) -> None:
         """A new step is about to be planned."""
-        if self._state_block_size:
+        if self._state_chunks is not None:
             for manager in self.managers:
                 manager.begin_step()
 
     def cut_at_state_boundary(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
-        """Mamba "align": prefill chunks end at block boundaries, and one ends at the prompt's last full
-        block.
-        """
-        size = self._state_block_size
-        if not size:
+        """The next tokens of a prefill, at most `num_tokens`, that end where a Mamba state is wanted."""
+        if self._state_chunks is None:
             return num_tokens
-        end = num_computed_tokens + num_tokens
-        if self.rules.checkpoint_states:
-            last = (request.num_tokens - 1) // size * size
-            if num_computed_tokens < request.junction_tokens < min(end, last):
-                return request.junction_tokens - num_computed_tokens
-        elif request.num_output_tokens:
-            return num_tokens
-        else:
-            last = request.num_prompt_tokens // size * size
-        if num_computed_tokens >= last:
-            return num_tokens
-        return last - num_computed_tokens if end >= last else num_tokens // size * size
+        return self._state_chunks.cut(request, num_computed_tokens, num_tokens)
 
     # --- allocation -------------------------------------------------------------------------------------
 
@@ -154,9 +148,11 @@ class GroupedKVCache(KVCache):
         if request.block_tables and self._droppers:
             self._drop_skipped(request, computed)
         needed = 0
+        own_slots = computed + num_new_tokens
         for manager in self.managers:
             group_hits = hits.blocks[manager.index] if hits else ()
-            needed += manager.blocks_needed(request, num_slots, group_hits, computed)
+            slots = own_slots if manager.ignores_lookahead else num_slots
+            needed += manager.blocks_needed(request, slots, group_hits, computed)
         if needed > self.block_pool.free_queue.size - keep_free:
             return False
 
@@ -164,7 +160,7 @@ class GroupedKVCache(KVCache):
             self._open_tables(request, hits, computed, num_external_tokens)
         if needed:
             for manager in self.managers:
-                manager.extend(request, num_slots)
+                manager.extend(request, own_slots if manager.ignores_lookahead else num_slots)
         if self.caching and enter_cache:
             self.enter(request, min(computed + num_new_tokens, request.num_tokens))
         self._note_next_change(request, computed, num_new_tokens)
@@ -176,14 +172,15 @@ class GroupedKVCache(KVCache):
         num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
         if self._droppers:
             self._drop_skipped(request, computed)
-        needed = 0
+        needed, own_slots = 0, computed + num_new_tokens
         for manager in self.managers:
-            needed += manager.blocks_missing(request, num_slots)
+            slots = own_slots if manager.ignores_lookahead else num_slots
+            needed += manager.blocks_missing(request, slots)
         if needed:
             if needed > self.block_pool.free_queue.size:
                 return False
             for manager in self.managers:
-                manager.extend(request, num_slots)
+                manager.extend(request, own_slots if manager.ignores_lookahead else num_slots)
         num_tokens = min(computed + num_new_tokens, request.num_tokens)
         if num_tokens >= request.next_full_tokens and self.caching:
             self.enter(request, num_tokens)

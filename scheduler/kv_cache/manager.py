@@ -128,6 +128,8 @@ class GroupManager:
 
     keeps_all = True
     """False for attention kinds that give blocks back while the request runs."""
+    ignores_lookahead = False
+    """Whether a drafter's lookahead slots need no blocks here."""
 
     def __init__(
         self, spec: KVGroupSpec, index: int, pool: BlockPool, keys_per_block: int, caching: bool

@@ -165,8 +165,16 @@ class MambaManager(SlidingManager):
 
     What counts of a Mamba (state-space) layer is the state after the last token, which is kept in one block.
     Seen from the allocator that is a window of two tokens: the block that holds the state before the next
-    token stays, earlier ones become null blocks, and a prefix hit needs a single block, the last.
+    token stays, earlier ones become null blocks, and a prefix hit needs a single block, the last. Behind it
+    stand the speculative blocks: one for the state after each draft token.
     """
+
+    def __init__(
+        self, spec: KVGroupSpec, index: int, pool: BlockPool, keys_per_block: int, caching: bool
+    ) -> None:
+        super().__init__(spec, index, pool, keys_per_block, caching)
+        self._num_speculative = spec.num_speculative_blocks
+        self._speculative_slots = spec.num_speculative_blocks * spec.block_size
 
     @property
     def window(self) -> int:
@@ -177,9 +185,36 @@ class MambaManager(SlidingManager):
         """Not known to be capped."""
         return NEVER
 
+    def blocks_needed(
+        self,
+        request: Request,
+        num_slots: int,
+        hits: Sequence[int],
+        num_computed_tokens: int,
+        most_blocks: int = NEVER,
+    ) -> int:
+        """As for windows, and the speculative blocks."""
+        num_slots += self._speculative_slots
+        return super().blocks_needed(request, num_slots, hits, num_computed_tokens, most_blocks)
+
+    def blocks_missing(self, request: Request, num_slots: int) -> int:
+        """As for full attention, and the speculative blocks."""
+        return super().blocks_missing(request, num_slots + self._speculative_slots)
+
+    def extend(self, request: Request, num_slots: int) -> None:
+        """Append new blocks until there are `num_slots` slots, and the speculative blocks."""
+        super().extend(request, num_slots + self._speculative_slots)
+
+    def next_change_tokens(self, request: Request, num_computed_tokens: int) -> int:
+        """Speculative blocks are no room for one token more."""
+        own = len(request.block_tables[self.index]) - self._num_speculative
+        return min(super().next_change_tokens(request, num_computed_tokens), own * self.block_size)
+
 
 class AlignedMambaManager(MambaManager):
     """Mode "align": a step writes one state, at its end; null blocks stand for the boundaries it ran over."""
+
+    ignores_lookahead = True
 
     def __init__(
         self, spec: KVGroupSpec, index: int, pool: BlockPool, keys_per_block: int, caching: bool
@@ -209,24 +244,37 @@ class AlignedMambaManager(MambaManager):
         num_computed_tokens: int,
         most_blocks: int = NEVER,
     ) -> int:
-        """One block if the step leaves the last one, and the hit block if it is free now."""
+        """One block if the step leaves the last one, at first the speculative ones too, and the hit block if
+        it is free now.
+        """
         if not self._being_written.isdisjoint(hits):
             return NEVER  # a state can be taken up only when the step that writes it is over
         free_hits = self.num_free_hits(hits)
         needed = super().blocks_needed(request, num_slots, hits, num_computed_tokens, most_blocks)
-        return min(needed - free_hits, 1) + free_hits
+        most = 1 if request.block_tables else 1 + self._num_speculative
+        return min(needed - free_hits, most) + free_hits
 
     def blocks_missing(self, request: Request, num_slots: int) -> int:
         """One block if the step leaves the last one."""
         return min(super().blocks_missing(request, num_slots), 1)
 
     def extend(self, request: Request, num_slots: int) -> None:
-        """Null blocks up to the last position, one new block there."""
-        table = request.block_tables[self.index]
-        missing = -(-num_slots // self.block_size) - len(table)
-        if missing > 0:
-            table += [NULL_BLOCK] * (missing - 1)
-            table += self.pool.take(1)
+        """Null blocks up to the last position, one new block in all.
+
+        The speculative blocks of the step before move behind those null blocks, as far as they stand before
+        the last position; a first step takes new ones.
+        """
+        table, speculative = request.block_tables[self.index], self._num_speculative
+        last = -(-num_slots // self.block_size) - 1
+        if len(table) >= last + 1 + speculative:
+            return
+        length = len(table)
+        is_first = length == request.num_cached_blocks[self.index]  # nothing yet but hits
+        table += [NULL_BLOCK] * (last - length)
+        for i in range(length if is_first else length - speculative, min(last, length)):
+            table.append(table[i])
+            table[i] = NULL_BLOCK
+        table += self.pool.take(last + 1 + speculative - len(table))
 
     def drop_skipped(self, request: Request, num_computed_tokens: int) -> None:
         """As for windows, but null blocks stand between the states, so the walk passes over them."""

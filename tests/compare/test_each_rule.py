@@ -35,7 +35,6 @@ ELSEWHERE = {
     "enter_processed_tokens": "output of a bad load thrown away; recorded runs of tests/golden decide it",
     "read_states_once_written": "Mamba layers; the recorded runs of tests/golden decide it",
     "checkpoint_states": "Mamba layers; the recorded runs of tests/golden decide it",
-    "unfit_chunks_are_passed_over": "Mamba layers; a test in tests/mutation decides it",
 }
 
 

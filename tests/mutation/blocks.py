@@ -266,9 +266,52 @@ BLOCKS: dict[str, Mutant] = {
     ),
     "state_chunks_not_cut": one(
         "with mamba align prefill chunks end at block boundaries",
-        "last - __computed if end >= last else __cut",
+        "num_tokens // self._size * self._size",
         "num_tokens",
         "0.16.0/mamba-3",
+        "StateChunks.cut",
+    ),
+    "states_kept_to_the_end_with_eagle": one(
+        "where the last hit block is computed again the last state is kept one block earlier",
+        "max(num_tokens // self._size * self._size - self._dropped, 0)",
+        "num_tokens // self._size * self._size",
+        "0.33.0-found/mamba_spec_blocks",
+    ),
+    "chunks_run_over_the_next_boundary": one(
+        "a chunk that starts inside a block of states ends at the next boundary",
+        "computed - computed % size + size",
+        "end",
+        "0.33.0-found/mamba_mid_block",
+    ),
+    "wide_blocks_wait": one(
+        "a block of states that no chunk can cover is computed in parts",
+        "end - computed if size > self._largest_chunk else 0",
+        "0",
+        "0.33.0-found/mamba_wide_block",
+    ),
+    "short_ends_not_aligned": one(
+        "a chunk that does not reach the prompt's end ends at a boundary, also behind the last full block",
+        "end >= request.num_tokens",
+        "True",
+        "0.33.0-found/mamba_short_tail",
+    ),
+    "unfit_chunks_are_passed_over": one(
+        "who could get no whole block of states holds up the rest",
+        "if num_tokens == 0:\n    return STOP",
+        "if num_tokens == 0:\n    return SET_ASIDE",
+        "0.33.0-found/mamba_break2",
+    ),
+    "speculative_blocks_taken_anew": one(
+        "speculative blocks before the last position move behind it",
+        "length if is_first else length - speculative",
+        "length",
+        "0.16.0-found/mamba_spec_blocks",
+    ),
+    "states_for_lookahead": one(
+        "a drafter's lookahead slots need no state",
+        "ignores_lookahead = True",
+        "ignores_lookahead = False",
+        "0.33.0-found/mamba_spec_lookahead-12",
     ),
     "states_keep_one_block_more": one(
         "only the state before the next token stays",

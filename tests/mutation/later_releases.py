@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation.mutant import TESTS, Mutant, one
+from tests.mutation.mutant import Mutant, one
 
 LATER_RULES: dict[str, Mutant] = {
     f"without_{rule}": one(
@@ -21,7 +21,6 @@ LATER_RULES: dict[str, Mutant] = {
         ("count_lookups_when_admitted", "0.33.0/spec_eagle-4"),
         ("holders_first", "0.33.0/connector_async-3"),
         ("loads_leave_room_for_prefills", "0.33.0/connector_async-3"),
-        ("unfit_chunks_are_passed_over", TESTS + "test_who_could_get_no_whole_block_is_passed_over"),
         ("lookahead_at_admission", "0.33.0/spec_eagle-4"),
         ("all_running_adapters_count", "0.33.0/n_combined-1"),
         ("skipping_readers_still_ask_the_connector", "0.33.0/combined-6"),

@@ -13,7 +13,6 @@ from scheduler import (
 )
 from scheduler.kv_cache.grouped import GroupedKVCache
 from scheduler.policies import PriorityOrder
-from scheduler.release import release
 from scheduler.waiting import make_queue
 
 
@@ -88,16 +87,3 @@ def test_blocks_for_external_tokens_come_before_new_ones_in_every_group() -> Non
     request = prompt(0, 48)
     assert cache.allocate(request, 16, hits=cache.no_hits(), num_external_tokens=32)
     assert request.block_tables == [[1, 2, 5], [3, 4, 6]]
-
-
-def test_who_could_get_no_whole_block_is_passed_over() -> None:
-    """A batch of 8 tokens is no whole block of states for request 0; request 1 fits and may go first."""
-    group = KVGroupSpec(GroupKind.MAMBA, 16, mamba_mode="align")
-    engine = EngineCore(
-        SchedulerConfig(max_num_batched_tokens=8),
-        KVCacheConfig(50, 16, groups=(group,)),
-        release=release("0.33.0"),
-    )
-    for request in (prompt(0, 100), prompt(1, 5)):
-        engine.add_request(request)
-    assert [request.request_id for request in engine.schedule().requests] == [1]
