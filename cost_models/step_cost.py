@@ -218,6 +218,10 @@ class StepCostModel:
         """Which fitted parameters this model uses."""
         return self.calibration.calibration_id
 
+    def host_s(self, num_requests: int) -> float:
+        """CPU seconds of a step with so many requests."""
+        return self._step_host_s + num_requests * self._request_host_s
+
     def decode_step(
         self,
         num_decodes: int,

@@ -260,19 +260,30 @@ def _with_layers(spec: Model, num_layers: int) -> Model:
     return replace(spec, num_layers=num_layers, moe=moe)
 
 
+def step_timers(scenario: Scenario, fitted: Calibration) -> tuple[StepCostModel, DraftModel | None]:
+    """What times the steps of the scenario's engine under a calibration, and the drafting after them."""
+    engine, deployment = scenario.resolved.engine, deployment_of(scenario)
+    drafter = _drafter_deployment(engine, deployment)
+    return StepCostModel(deployment, fitted=fitted), _draft_model(engine, drafter, fitted)
+
+
+def _draft_model(engine: EngineSection, drafter: Deployment | None, fitted: Calibration) -> DraftModel | None:
+    section = engine.speculative_config
+    if section is None:
+        return None
+    num_drafts, by_batch = section.num_speculative_tokens, section.drafts_by_batch
+    if drafter is None or section.draft_pass_s is not None:
+        return FixedDrafter(num_drafts, section.draft_pass_s or 0.0, by_batch)
+    return ModelDrafter(StepCostModel(drafter, fitted=fitted), num_drafts, by_batch)
+
+
 def _speculation(
     scenario: Scenario, drafter: Deployment | None, fitted: Calibration
 ) -> SpeculationSpec | None:
     """Who drafts, and how lucky the drafts are."""
-    section = scenario.engine.speculative_config
-    if section is None:
+    section, made = scenario.engine.speculative_config, _draft_model(scenario.engine, drafter, fitted)
+    if section is None or made is None:
         return None
-    num_drafts, by_batch = section.num_speculative_tokens, section.drafts_by_batch
-    made: DraftModel
-    if drafter is None or section.draft_pass_s is not None:
-        made = FixedDrafter(num_drafts, section.draft_pass_s or 0.0, by_batch)
-    else:
-        made = ModelDrafter(StepCostModel(drafter, fitted=fitted), num_drafts, by_batch)
     return SpeculationSpec(Acceptance(section.rates, streams(scenario.seed)("acceptance")), made)
 
 

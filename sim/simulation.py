@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler import EngineCore
+from sim.cluster.recorded import RunRecording
 from sim.cluster.recorder import Recorder, Status, TokenTimes
 from sim.cluster.router import make_router
 from sim.cluster.watched import Watch
 from sim.cluster.world import Progress, World
-from sim.errors import InputError
+from sim.errors import InputError, input_error
 from sim.installed.failures import SchedulerFailedError
 from sim.random_streams import streams
 from sim.results.accounts import (
@@ -55,6 +56,7 @@ def simulate(
     allow_plugins: bool = False,
     workload: Workload | None = None,
     change: EngineChange | None = None,
+    record: Path | str | None = None,
 ) -> RunResult:
     """Run a scenario, with `path=value` overrides, from start to end or to its horizon.
 
@@ -71,7 +73,9 @@ def simulate(
     taking steady decode together (see `scheduler.cohort` and `sim.cluster.planned`): slower, same bits.
     `allow_plugins` lets a scenario name policy classes of the user's own, which are then imported. `workload`
     are requests in place of those that the scenario describes, and `change` makes the engine that runs out of
-    the scenario's own. Raises `InputError` for a scenario that cannot be run.
+    the scenario's own. `record` is a file (`.jsonl.gz`) to which the steps are recorded as those of a real
+    engine would be, one file a replica; the results are the same. Raises `InputError` for a scenario
+    that cannot be run.
     """
     scenario = load_scenario(scenario, overrides)
     setup = engine_setup(scenario, allow_plugins=allow_plugins)
@@ -81,7 +85,14 @@ def simulate(
         limits = Limits(setup.replica.scheduler.max_model_len)
         workload = build_workload(scenario, streams(scenario.seed), limits)
     return simulate_workload(
-        scenario, setup, workload, check=check, progress=progress, keep_steps=keep_steps, plain=plain
+        scenario,
+        setup,
+        workload,
+        check=check,
+        progress=progress,
+        keep_steps=keep_steps,
+        plain=plain,
+        record=None if record is None else _recording(Path(record), setup, scenario),
     )
 
 
@@ -95,6 +106,7 @@ def simulate_workload(
     keep_steps: bool = True,
     plain: bool = False,
     watch: Watch | None = None,
+    record: RunRecording | None = None,
 ) -> RunResult:
     """Run these requests, in place of those that the scenario describes, on the scenario's cluster.
 
@@ -114,6 +126,7 @@ def simulate_workload(
         check=check,
         plain=plain,
         watch=watch,
+        record=record,
     )
     try:
         clock_s = world.run(scenario.horizon_s, progress)
@@ -122,6 +135,25 @@ def simulate_workload(
         fault = scenario.fault(path, f"the installed scheduler failed: {error}")
         raise InputError([fault]) from error
     return RunResult(scenario, setup, workload, world, clock_s)
+
+
+def _recording(path: Path, setup: EngineSetup, scenario: Scenario) -> RunRecording:
+    """What the recordings of a run say of its engine."""
+    deployment, engine = setup.deployment, setup.engine
+    if setup.replica.installed is not None:
+        message = "records dryserve's own scheduler; vLLM's is recorded by dryserve.recording"
+        raise input_error(message, where=str(path))
+    weights = deployment.weight_dtype.name
+    settings: dict[str, Json] = {
+        "model": scenario.model,
+        "gpu": deployment.gpu.name,
+        "quantization": None if weights == "bf16" else weights,
+        "kv_cache_dtype": engine.kv_cache_dtype,
+        "enforce_eager": engine.enforce_eager,
+        "tensor_parallel": engine.tensor_parallel_size,
+        "pipeline_parallel": engine.pipeline_parallel_size,
+    }
+    return RunRecording(path, engine.version, settings)
 
 
 class RunResult:

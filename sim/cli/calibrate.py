@@ -1,4 +1,6 @@
-"""`dryserve calibrate`: fit a GPU's cost model to measured operators, or check the fits that are there."""
+"""`dryserve calibrate`: fit a machine's constants to recordings of its engine, or a GPU's cost model to
+measured operators, or check the fits that are there.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,47 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.options import AsJson, NoFigures, Overrides
+
 
 def calibrate(
-    tables: Annotated[
-        Path | None, typer.Argument(help="Folder of operator tables (CSV), or one of them, to fit to.")
+    sources: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RECORDING...|TABLES]",
+            help="Recordings of an engine (.jsonl.gz), or a folder of operator tables, or one such (CSV).",
+        ),
     ] = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU whose rows to fit, such as h100-sxm.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU, such as h100-sxm; of a recording, where it does not say.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model of a recording, where it does not say, or says a path.")
+    ] = None,
+    weight_dtype: Annotated[
+        str | None, typer.Option(help="Type of the weights, such as fp8, where the recording does not say.")
+    ] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="Scenario that has what a recording does not say of its engine.")
+    ] = None,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="File to write; default: calibration-<gpu>.json.")] = None,
+    folder: Annotated[
+        Path, typer.Option(help="Of a recording: the report, tables and figure go below.")
+    ] = Path("runs/calibrate"),
+    no_figures: NoFigures = False,
+    as_json: AsJson = False,
     source: Annotated[str, typer.Option(help="Where the rows come from; kept in the file.")] = "",
     check: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Fit nothing: judge calibrations by the tables of this folder."),
     ] = None,
     using: Annotated[
-        Path | None, typer.Option(help="With --check: judge this calibration file in place of shipped ones.")
+        Path | None,
+        typer.Option(
+            help="Of a recording: take the operators of this calibration file. With --check: judge it, and "
+            "not those shipped."
+        ),
     ] = None,
     held_out: Annotated[
         bool, typer.Option("--held-out", help="With --check: only shapes that no fit of ours has seen.")
@@ -40,7 +69,12 @@ def calibrate(
     ] = 300,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="With --serving: processes.")] = 1,
 ) -> None:
-    """Fit the cost model of a GPU to measured kernel times, or check a fit.
+    """Fit the constants of a machine to recordings, a GPU's cost model to kernel times, or check a fit.
+
+    A recording is what `dryserve.recording` writes of a running engine. Measured step times are held against
+    predicted ones by kind of step, and the constants that the recording shows (host time, speed of memory, of
+    arithmetic, of all-reduces) are fitted to every other minute; the errors shown are of the minutes between.
+    The file written is named by a scenario's `calibration`.
 
     A folder may hold tables of matrix products, attention, mixture-of-experts blocks, collectives and small
     kernels; each is known by its columns. One shape in five is held out of every fit; the errors shown are
@@ -55,14 +89,65 @@ def calibrate(
             _fit_serving(serving, gpu, free, limit, jobs, out)
         elif check is not None:
             _check(check, using, held_out)
-        elif tables is None:
-            typer.echo("error: give a folder of operator tables, --check DIR or --serving RUNS", err=True)
+        elif not sources:
+            told = "give recordings, a folder of operator tables, --check DIR or --serving RUNS"
+            typer.echo(f"error: {told}", err=True)
+            raise typer.Exit(2)
+        elif _are_recordings(sources):
+            named = scenario, overrides, model, gpu, weight_dtype, using
+            _fit_machine(sources, named, out, folder, figures=not no_figures, as_json=as_json)
+        elif len(sources) > 1:
+            typer.echo("error: give one folder of operator tables, or recordings alone", err=True)
             raise typer.Exit(2)
         else:
-            _fit(tables, gpu, out, source)
+            _fit(sources[0], gpu, out, source)
     except CostModelError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+_Named = tuple[str | None, list[str] | None, str | None, str | None, str | None, Path | None]
+"""What is named beside a recording: scenario, overrides, model, GPU, weight dtype, calibration file."""
+
+
+def _are_recordings(paths: list[Path]) -> bool:
+    """Whether the files are recordings; one that cannot be read is a recording if it is called like one."""
+    from sim.recordings import SUFFIX, is_recording
+
+    return all(path.name.endswith(SUFFIX) or is_recording(path) for path in paths)
+
+
+def _fit_machine(
+    paths: list[Path], named: _Named, out: Path | None, folder: Path, *, figures: bool, as_json: bool
+) -> None:
+    from sim.cli.tail import finish, print_answer
+    from sim.evidence.own_machine import fit_machine, recorded_engine
+    from sim.evidence.own_machine.document import write_calibration
+    from sim.recordings import load_recording
+    from sim.report.folder import check_writable
+    from sim.scenario import load_scenario
+
+    scenario, overrides, model, gpu, weight_dtype, using = named
+    recordings = [load_recording(path) for path in paths]
+    engine = recorded_engine(
+        recordings,
+        scenario=load_scenario(scenario) if scenario is not None else None,
+        model=model,
+        gpu=gpu,
+        weight_dtype=weight_dtype,
+        calibration=str(using) if using is not None else None,
+        overrides=overrides or (),
+    )
+    check_writable(folder)
+    found = fit_machine(recordings, engine, date=date.today().isoformat())
+    written = found.write(folder, draw=False)
+    print_answer(found, as_json=as_json)
+    if found.fitted:
+        path = out or Path(f"calibration-{found.base.gpu}.json")
+        write_calibration(found.calibration(), path)
+        typer.echo(f"written: {path}; a scenario names it with calibration: {path}", err=True)
+    typer.echo(f"results in {written}", err=True)
+    finish(found, written, figures=figures)
 
 
 def _check(folder: Path, using: Path | None, held_out: bool) -> None:

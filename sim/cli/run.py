@@ -29,6 +29,10 @@ def run(
         str,
         typer.Option(metavar="FORMAT,...", help="Also write vllm (bench result), parquet, openmetrics."),
     ] = "",
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also record the steps, as a real engine's (FILE.jsonl.gz)."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario and print what came of it."""
@@ -44,7 +48,14 @@ def run(
     chosen = load_scenario(scenario, overrides or ())
     started = time.perf_counter()
     with progress_bar("requests") as progress:
-        result = simulate(chosen, check=check, progress=progress, plain=plain, allow_plugins=allow_plugins)
+        result = simulate(
+            chosen,
+            check=check,
+            progress=progress,
+            plain=plain,
+            allow_plugins=allow_plugins,
+            record=record,
+        )
     took_s = time.perf_counter() - started
     folder = run_folder.write(result, out)
     exported = write_exports(result, folder, formats)

@@ -14,6 +14,7 @@ from sim.cluster.connectors import HostOffload, make_connectors
 from sim.cluster.laws import LawChecks
 from sim.cluster.model_runner import make_model_runner
 from sim.cluster.planned import PlannedReplica
+from sim.cluster.recorded import RecordedReplica, RunRecording
 from sim.cluster.recorder import Recorder, Status
 from sim.cluster.replica import Batch, Replica
 from sim.cluster.replica_spec import ReplicaSpec, kv_capacity_tokens
@@ -104,6 +105,7 @@ class World:
         check: bool = False,
         plain: bool = False,
         watch: Watch | None = None,
+        record: RunRecording | None = None,
     ) -> None:
         self.recorder = Recorder(len(workload.table), num_replicas, keep_steps=keep_steps, warmup_s=warmup_s)
         self.rejections: Counter[str] = Counter()
@@ -128,6 +130,7 @@ class World:
         )
         self._plain = plain
         self._watch = watch
+        self._record = record
         self.clock_s = 0.0
         """When the run ended, s."""
         self.aborted_s: dict[int, float] = {}
@@ -139,6 +142,7 @@ class World:
         cache = spec.external_cache(workload.table) if spec.external_cache else None
         self.connectors = make_connectors(spec.offload, cache, spec.kv_cache.block_size, num_replicas)
         self._grammars = spec.grammars(workload.table) if spec.grammars else None
+        self._num_replicas = num_replicas
         self.replicas = [self._replica(index, spec) for index in range(num_replicas)]
         for replica in self.replicas:
             if isinstance(replica, PlannedReplica):
@@ -149,10 +153,11 @@ class World:
     def _replica(self, index: int, spec: ReplicaSpec) -> Replica:
         connector = self.connectors[index]
         forecast = None if self._plain or spec.windows or connector else self.model.steady_tokens
-        if spec.speculation is not None or spec.installed is not None:
+        if spec.speculation is not None or spec.installed is not None or self._record is not None:
             forecast = None
         installed = spec.installed.make(connector) if spec.installed is not None else None
-        engine = installed or (EngineCore if self._watch is None else WatchedEngine)(
+        is_watched = self._watch is not None or self._record is not None
+        engine = installed or (WatchedEngine if is_watched else EngineCore)(
             spec.scheduler,
             spec.kv_cache,
             victim_policy=spec.victim_policy() if spec.victim_policy else None,
@@ -165,7 +170,9 @@ class World:
             names_everybody=self._laws is not None,
         )
         kind: type[Replica] = PlannedReplica
-        if self._watch is not None:
+        if self._record is not None:
+            kind = RecordedReplica
+        elif self._watch is not None:
             kind = WatchedReplica
         elif forecast is None or self._laws is not None:
             kind = Replica
@@ -182,7 +189,10 @@ class World:
             grammars=self._grammars,
             check=None if self._laws is None else self._check_step,
         )
-        if self._watch is not None:
+        if isinstance(replica, RecordedReplica):
+            assert self._record is not None
+            replica.keep(self._record.writer(index, self._num_replicas, spec))
+        elif self._watch is not None:
             assert isinstance(replica, WatchedReplica)
             replica.keep(self._watch)
         return replica
