@@ -22,6 +22,7 @@ from scheduler.connector import KVConnector, KVReport
 from scheduler.kv_cache.grouped import DeferredFrees, GroupedKVCache
 from scheduler.kv_cache.interface import KVCache
 from scheduler.kv_cache.plain import PlainKVCache, plain_suffices
+from scheduler.kv_events import KVEventLog, KVEventsObserver
 from scheduler.output import EngineCoreOutputs, SchedulerOutput, SteadySteps, StepRun, expand, expand_outputs
 from scheduler.policies import (
     AnyWaitingOrder,
@@ -179,6 +180,10 @@ class EngineCore:
             self._scheduler = Scheduler(self.state, victim_policy, self.gates, self.bookkeeping, drafting)
         self._update = OutputUpdate(self.state, self.bookkeeping, self.sessions, remote_loads)
         self._names_everybody = names_everybody and self._cohort is not None
+        self._victim_policy = victim_policy
+        self._kv_cache_config = kv_cache_config
+        self._kv_events: KVEventLog | None = None
+        self._kv_events_observer: KVEventsObserver | None = None
         self._compact: dict[SchedulerOutput, SchedulerOutput] = {}
         """By outputs that name everybody: those that the cohort wrote, until their update."""
 
@@ -213,7 +218,10 @@ class EngineCore:
         """
         cohort = self._cohort
         if cohort is None:
-            return self._update.apply(output, sampler(output), report)
+            outputs = self._update.apply(output, sampler(output), report)
+            if self._kv_events is not None:
+                self._tell_kv_events()
+            return outputs
         compact = self._compact.pop(output) if self._names_everybody else output
         num_unnamed = cohort.unfold(compact)
         outputs = self._update.apply(compact, sampler(compact), report, num_unnamed)
@@ -234,6 +242,32 @@ class EngineCore:
         freed.
         """
         self._update.observer = observer
+
+    def observe_kv_events(self, observer: KVEventsObserver) -> None:
+        """Let `observer` see what enters and leaves the prefix cache: at the end of each update the events
+        since the one before, if there are any.
+
+        Before the first request. Decisions stay the same; the engine then looks at each request in each step.
+        """
+        if self.state.requests:
+            raise ValueError("KV events can be observed only from the first request on")
+        if self._cohort is not None:
+            assert isinstance(self.kv_cache, PlainKVCache)
+            self.kv_cache.run_pool.watcher = None
+            self._cohort, self._names_everybody = None, False
+            self._scheduler = Scheduler(
+                self.state, self._victim_policy, self.gates, self.bookkeeping, self._drafter
+            )
+        self._kv_events = KVEventLog(self._kv_cache_config, self._drafter.hash_lookahead)
+        self._kv_events_observer = observer
+        self.kv_cache.tell_events(self._kv_events)
+
+    def _tell_kv_events(self) -> None:
+        assert self._kv_events is not None
+        assert self._kv_events_observer is not None
+        events = self._kv_events.take()
+        if events:
+            self._kv_events_observer(events)
 
     # --- many steps at once -----------------------------------------------------------------------------
 

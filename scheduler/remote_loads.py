@@ -41,10 +41,11 @@ class RemoteLoads:
         if not failed and not exactly:
             loaded = len(request.block_tables[0]) * kv_cache.block_sizes[0]
             request.num_computed_tokens = min(loaded, request.num_tokens)
-        if request.num_computed_tokens == request.num_tokens and (exactly or not failed):
+        loaded = request.num_computed_tokens
+        if loaded == request.num_tokens and (exactly or not failed):
             request.num_computed_tokens -= 1  # the last token is computed again, to sample from it
         if kv_cache.caching:
-            kv_cache.enter(request, request.num_computed_tokens)
+            kv_cache.enter(request, loaded if exactly else request.num_computed_tokens)
 
     # --- reports ----------------------------------------------------------------------------------------
 
@@ -81,7 +82,7 @@ class RemoteLoads:
         if not fail:
             self.state.failed_loads.update(request.request_id for request in broken_loads)
             return {request.request_id for request in broken_running}, []
-        for block in bad_blocks:
+        for block in set(bad_blocks):  # in a set's order, which KV events show
             state.kv_cache.pool.forget(block)
         broken = sorted([*broken_loads, *broken_running], key=lambda request: request.request_id)
         return {request.request_id for request in broken}, broken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from scheduler.bookkeeping import SyncBookkeeping
@@ -54,6 +54,27 @@ class SpecDecodeStats:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    drafted_at: list[int] = field(default_factory=list)
+    """How many drafts reached each position, the first one first."""
+    accepted_at: list[int] = field(default_factory=list)
+    """How many drafts were accepted up to each position or further."""
+
+    def count(self, num_tokens: int, num_accepted: int) -> None:
+        """Count one draft of so many tokens, of which the first `num_accepted` were accepted."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_tokens
+        self.num_accepted_tokens += num_accepted
+        while len(self.drafted_at) < num_tokens:
+            self.drafted_at.append(0)
+            self.accepted_at.append(0)
+        for position in range(num_tokens):
+            self.drafted_at[position] += 1
+        for position in range(num_accepted):
+            self.accepted_at[position] += 1
+
+    def copy(self) -> SpecDecodeStats:
+        """The counts as they are now."""
+        return replace(self, drafted_at=self.drafted_at.copy(), accepted_at=self.accepted_at.copy())
 
 
 @dataclass(slots=True)
@@ -256,8 +277,6 @@ class EngineState:
             self.running[:] = [request for request in self.running if request not in leaving]
         if any(request.status is not RequestStatus.RUNNING for request in ending):
             self.waiting.remove({r for r in ending if r.status is not RequestStatus.RUNNING})
-            for request in ending:
-                self.waiting.undefer(request)
         for request in ending:
             loading = request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
             if loading:

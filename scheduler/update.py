@@ -104,10 +104,7 @@ class OutputUpdate:
             num_accepted = num_tokens - 1
             if not stale:
                 self.bookkeeping.note_rejected(request, num_drafts - num_accepted)
-            stats = self.spec_decode_stats
-            stats.num_drafts += 1
-            stats.num_draft_tokens += num_drafts
-            stats.num_accepted_tokens += num_accepted
+            self.spec_decode_stats.count(num_drafts, num_accepted)
 
     def _stop(self, request: Request, final: RequestStatus) -> bool:
         """End a request; or a turn of a session that goes on, True if it is still to be enqueued."""

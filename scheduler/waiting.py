@@ -68,7 +68,8 @@ class WaitingLine:
         """Take the request that `head` gave out of the line."""
         self.size -= 1
         request = self._taken_from.pop()
-        self.undefer(request)
+        if self.deferred:
+            self.deferred.discard(request.request_id)
         return request
 
     def set_aside(self, request: Request) -> None:
@@ -101,11 +102,8 @@ class WaitingLine:
             self.size += len(self._holders)
         self.ordinary.remove(requests)
         self.size += len(self.ordinary)
-
-    def undefer(self, request: Request) -> None:
-        """The request was admitted, or has ended."""
         if self.deferred:
-            self.deferred.discard(request.request_id)
+            self.deferred.difference_update(request.request_id for request in requests)
 
     @property
     def holders(self) -> list[Request]:

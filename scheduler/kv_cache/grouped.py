@@ -16,6 +16,7 @@ from scheduler.kv_cache.manager import EntryLimit, GroupManager, InBlockBoundary
 from scheduler.kv_cache.pool import BlockPool
 from scheduler.kv_cache.state_chunks import StateChunks
 from scheduler.kv_cache.windows import AlignedMambaManager, ChunkedLocalManager, MambaManager, SlidingManager
+from scheduler.kv_events import KVEventLog
 from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.speculation import Drafter
@@ -102,6 +103,10 @@ class GroupedKVCache(KVCache):
                 manager.reachable = ReachableBlocks(spec.block_size, manager.window, common, retention, drop)
             if spec.kind is GroupKind.FULL and manager.keys_per_block > 1 and rules.enter_common_lengths:
                 manager.in_block_boundary = InBlockBoundary(config.hash_block_size, spec.block_size, drop)
+
+    def tell_events(self, log: KVEventLog) -> None:
+        """From now on note in `log` what enters and leaves the prefix cache."""
+        self.block_pool.events = log
 
     # --- lookup -----------------------------------------------------------------------------------------
 

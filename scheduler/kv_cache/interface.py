@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from scheduler.kv_cache.hashes import BlockHasher
+from scheduler.kv_events import KVEventLog
 from scheduler.request import Request
 
 NULL_BLOCK = 0
@@ -189,6 +190,10 @@ class KVCache(ABC):
     @abstractmethod
     def num_common_prefix_blocks(self, request: Request) -> list[int]:
         """Per group: leading blocks of this request that all holders share. Full attention only, else 0."""
+
+    @abstractmethod
+    def tell_events(self, log: KVEventLog) -> None:
+        """From now on note in `log` what enters and leaves the prefix cache."""
 
     def reset(self) -> bool:
         """Empty the prefix cache; refused (False) while any block is in use."""

@@ -255,12 +255,18 @@ class GroupManager:
         if first >= full:
             return
         table, keys, step = request.block_tables[index], request.block_keys, self.keys_per_block
-        for i in self.enterable(request, first, full):
-            block = table[i]
-            if block != NULL_BLOCK:
-                if self.in_block_boundary:
-                    self.pool.forget(block)
-                self.pool.enter(block, keys[(i + 1) * step - 1], index)
+        entered = [i for i in self.enterable(request, first, full) if table[i] != NULL_BLOCK]
+        for i in entered:
+            if self.in_block_boundary:
+                self.pool.forget(table[i])
+            self.pool.enter(table[i], keys[(i + 1) * step - 1], index)
+        if self.pool.events is not None:
+            self.pool.events.note_stored(request, index, first, full, entered)
+            if self.in_block_boundary is not None:
+                boundary = self.in_block_boundary.tokens(request, num_tokens)
+                if boundary and first <= boundary // self.block_size < full:
+                    block = table[boundary // self.block_size]
+                    self.pool.events.note_boundary(request, index, boundary, block)
         request.num_cached_blocks[index] = full
 
     def enterable(self, request: Request, first: int, full: int) -> Sequence[int]:
@@ -279,6 +285,8 @@ class GroupManager:
             if self.pool.key_of_block[block] != key:
                 self.pool.forget(block)
                 self.pool.enter(block, key, self.index)
+                if self.pool.events is not None:
+                    self.pool.events.note_boundary(request, self.index, boundary, block)
 
     def num_hashed_tokens(self, request: Request) -> int:
         """The end of the last block of the request that carries a key."""

@@ -12,6 +12,7 @@ from scheduler.kv_cache.block_runs import RunHits
 from scheduler.kv_cache.hashes import BlockHasher
 from scheduler.kv_cache.interface import KVCache, PrefixHits
 from scheduler.kv_cache.runs import RunPool
+from scheduler.kv_events import KVEventLog
 from scheduler.release import Rules
 from scheduler.request import Request
 from scheduler.speculation import Drafter
@@ -55,6 +56,12 @@ class PlainKVCache(KVCache):
         self.holders = {}
         self.run_pool = RunPool(config.num_blocks, reuse_unhashed_first=rules.reuse_unhashed_first)
         self.pool = self.run_pool
+
+    def tell_events(self, log: KVEventLog) -> None:
+        """From now on note in `log` what enters and leaves the prefix cache (there must be no cohort, which
+        enters blocks without naming them).
+        """
+        self.run_pool.events = log
 
     # --- lookup -----------------------------------------------------------------------------------------
 
@@ -169,6 +176,9 @@ class PlainKVCache(KVCache):
         if full > first:
             self._enter_blocks(request, first, full)
             request.num_cached_blocks[0] = full
+            if self.run_pool.events is not None:
+                self.hasher.extend(request)
+                self.run_pool.events.note_stored(request, 0, first, full, range(first, full))
         else:
             full = first
         request.next_full_tokens = (full + 1) * size

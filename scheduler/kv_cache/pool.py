@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from scheduler.kv_cache.interface import NULL_BLOCK
+from scheduler.kv_events import KVEventLog
 from scheduler.request import Request
 
 
@@ -89,6 +90,7 @@ class BlockPool:
 
     __slots__ = (
         "_cached",
+        "events",
         "free_queue",
         "group_of_block",
         "key_of_block",
@@ -111,6 +113,7 @@ class BlockPool:
         self.num_cached_free = 0
         self.num_evictions = 0
         self.num_freed = 0
+        self.events: KVEventLog | None = None
 
     @property
     def num_free(self) -> int:
@@ -189,6 +192,8 @@ class BlockPool:
         if key is None:
             return
         self.key_of_block[block] = None
+        if self.events is not None:
+            self.events.note_removed(key, self.group_of_block[block], block)
         cached = self._cached[self.group_of_block[block]]
         found = cached[key]
         if isinstance(found, dict):
@@ -219,6 +224,8 @@ class BlockPool:
 
     def forget_all(self) -> None:
         """Empty the prefix cache. The order of the free queue does not change."""
+        if self.events is not None:
+            self.events.note_cleared()
         self.key_of_block = [None] * self.num_blocks
         for cached in self._cached:
             cached.clear()

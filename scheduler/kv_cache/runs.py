@@ -21,6 +21,7 @@ from typing import Protocol
 from scheduler.kv_cache.block_runs import OPEN, BlockRun, RunHits, RunQueue
 from scheduler.kv_cache.hashes import ROOM_BITS
 from scheduler.kv_cache.interface import NULL_BLOCK
+from scheduler.kv_events import KVEventLog
 from scheduler.request import Request
 from scheduler.tokens import BlockKeys
 
@@ -52,6 +53,7 @@ class RunPool:
         self.num_evictions = 0
         self.num_freed = 0
         self.watcher: RunWatcher | None = None
+        self.events: KVEventLog | None = None
         self.no_hits = RunHits()
         self.runs_of: dict[int, list[BlockRun]] = {}
         """The runs of each holder's table in table order, by request id. The last one is its open run."""
@@ -87,6 +89,10 @@ class RunPool:
             if evicted > 0:
                 self.num_cached_free -= evicted
                 self.num_evictions += evicted
+                if self.events is not None:
+                    assert run.first_key is not None
+                    for i in range(run.num_keyed - 1, left - 1, -1):
+                        self.events.note_removed(run.first_key + i, 0, blocks[i])
                 if left:
                     run.num_keyed = left
                 else:
@@ -366,12 +372,17 @@ class RunPool:
             blocks = self._keyed_blocks(run)
             if block in blocks:
                 place = blocks.index(block)
+                if self.events is not None:
+                    assert run.first_key is not None
+                    self.events.note_removed(run.first_key + place, 0, block)
                 front = self._cut(run, place + 1)
                 self._uncache(self._cut_off_rest(front, place) if place else front)
                 return
 
     def forget_all(self) -> None:
         """Empty the prefix cache (no block may be held). The order of the free queue does not change."""
+        if self.events is not None:
+            self.events.note_cleared()
         for run in self.free_queue.runs():
             run.num_keyed, run.first_key = 0, None
         self._chains.clear()

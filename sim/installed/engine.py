@@ -23,6 +23,7 @@ from scheduler import (
     SchedulerOutput,
 )
 from scheduler.connector import KVConnector
+from scheduler.kv_events import KVEventsObserver
 from scheduler.output import RequestOutput, SteadySteps, count_recomputed
 from scheduler.state import PreemptionAccounts, PrefixCacheStats, SpecDecodeStats
 from sim.installed.failures import failures
@@ -232,6 +233,10 @@ class InstalledEngine(EngineCore):
         if stats is not None:
             for name in _LOOKUPS:
                 setattr(total, name, getattr(total, name) + getattr(stats, name))
+
+    def observe_kv_events(self, observer: KVEventsObserver) -> None:
+        """Not offered: an installed engine publishes its events itself."""
+        raise NotImplementedError("an installed engine tells no KV events; engine.scheduler: mirror does")
 
     def propose_drafts(self, output: SchedulerOutput, num_drafts: Sequence[int]) -> None:
         """The drafts proposed after a synchronous step, one count per scheduled request."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from scheduler.kv_cache.interface import FreeBlocks, KVCache, PrefixHits
+from scheduler.kv_events import KVEventLog
 from scheduler.request import Request
 
 
@@ -127,6 +128,10 @@ class InstalledKVCache(KVCache):
         self.caching = caching
         self.block_sizes = block_sizes
         self.holders = {}
+
+    def tell_events(self, log: KVEventLog) -> None:
+        """Not asked."""
+        self._refuse()
 
     def no_hits(self) -> PrefixHits:
         """Not asked."""

@@ -142,6 +142,8 @@ class Case:
     max_steps: int
     trace: list[Record]
     final: Record
+    extras: tuple[str, ...] = ()
+    """Which keys the recording has beside the decisions (see `extended`)."""
 
     @property
     def family(self) -> str:
@@ -201,6 +203,7 @@ def load_case(path: Path) -> Case:
         max_steps=content["max_steps"],
         trace=content["trace"],
         final=content["final"],
+        extras=tuple(content.get("extras", ())),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sim.errors import Fault, InputError
 from sim.evidence.conform.case import Case, Record, find_case_files, load_case
+from sim.evidence.conform.extended import KV_EVENTS
 from sim.evidence.conform.replay import Replay
 from sim.report import text
 from sim.report.document import Block, Preformatted, Table
@@ -148,6 +149,8 @@ def conform(
 def replay_case(case: Case, *, plain: bool = False) -> CaseResult:
     """Replay one case up to its first difference; `plain`: without a cohort of requests in steady decode."""
     identical, difference = _first_difference(case, plain)
+    if difference is None and not plain and KV_EVENTS in case.extras:  # only the plain way tells of them
+        identical, difference = _first_difference(case, plain=True)
     return CaseResult(case.path, case.name, case.family, case.release, len(case.trace), identical, difference)
 
 
@@ -159,6 +162,8 @@ def _first_difference(case: Case, plain: bool) -> tuple[int, FirstDifference | N
         replay = Replay(case, plain=plain)
         for made in replay.records():
             recorded = case.trace[identical] if identical < len(case.trace) else {}
+            if not plain and KV_EVENTS in recorded:
+                recorded = {key: value for key, value in recorded.items() if key != KV_EVENTS}
             keys = _differing_keys(recorded, made)
             if keys:
                 return identical, FirstDifference(_step_of(recorded, made), keys, recorded, made)

@@ -8,6 +8,7 @@ from scheduler import EngineCore, EngineCoreOutputs, FinishReason, KVReport, Req
 from scheduler.release import parse_version
 from scheduler.state import PrefixCacheStats
 from sim.evidence.conform.case import Case, Record
+from sim.evidence.conform.extended import ExtendedRecorder
 from sim.evidence.conform.pretended import PretendedModel
 
 _LARGEST_QUEUE_RECORDED = 3000
@@ -21,8 +22,9 @@ class StepRecorder:
     recording.
     """
 
-    def __init__(self, case: Case, engine: EngineCore) -> None:
+    def __init__(self, case: Case, engine: EngineCore, extended: ExtendedRecorder) -> None:
         self._engine = engine
+        self._extended = extended
         self._ahead = case.config.get("async_sched", False)
         self._record: Record = {}
         self._events: list[object] = []
@@ -144,6 +146,7 @@ class StepRecorder:
         if self._second_format:
             told = [entry[0].request_id for entries in outputs.by_client().values() for entry in entries]
             self._put("pst", [self._first_outputs.pop(i) for i in told if i in self._first_outputs])
+        self._extended.after_update(self._record)
 
     def _entry(self, request: Request, count: int, reason: FinishReason | None) -> list[object]:
         entry: list[object] = [request.request_id, count, reason and reason.value]
@@ -181,8 +184,11 @@ class StepRecorder:
 class FinalRecorder:
     """Gathers what a recording says about the run as a whole."""
 
-    def __init__(self, case: Case, engine: EngineCore, model: PretendedModel) -> None:
+    def __init__(
+        self, case: Case, engine: EngineCore, model: PretendedModel, extended: ExtendedRecorder
+    ) -> None:
         self._case = case
+        self._extended = extended
         self._engine = engine
         self._model = model
         self._requests: dict[int, Request] = {}
@@ -203,7 +209,7 @@ class FinalRecorder:
         engine = self._engine
         pool = engine.kv_cache.pool
         spec = engine.spec_decode_stats
-        return {
+        final: Record = {
             "steps": self.num_steps,
             "truncated": self.truncated,
             "peak_running": self._peak_running,
@@ -233,6 +239,8 @@ class FinalRecorder:
             "free_queue": list(pool.free_queue),
             "hashed_blocks": [block for block, key in enumerate(pool.key_of_block) if key is not None],
         }
+        self._extended.at_the_end(final)
+        return final
 
     def _status_name(self, request: Request) -> str:
         """The status by the name that the recorded release has for it."""

@@ -23,12 +23,16 @@ from scheduler import (
 )
 from scheduler.release import release
 from sim.evidence.conform.case import Case, ConfigScript, Event, GroupScript, Record, SpecScript
+from sim.evidence.conform.extended import ExtendedRecorder
 from sim.evidence.conform.pretended import PretendedModel, ScriptedConnector
 from sim.evidence.conform.records import FinalRecorder, StepRecorder
 
 
 class Replay:
-    """One case under way. `records()` drives it; afterwards `final()` describes the end."""
+    """One case under way. `records()` drives it; afterwards `final()` describes the end.
+
+    `plain`: without a cohort; only so can KV events be listened to.
+    """
 
     def __init__(self, case: Case, *, plain: bool = False) -> None:
         self.case = case
@@ -40,9 +44,10 @@ class Replay:
         self._depth = _batches_in_flight(case.config)
         self._in_flight: deque[tuple[int, SchedulerOutput]] = deque()
         self._t = 0
-        self._steps = StepRecorder(case, self.engine)
+        extended = ExtendedRecorder(case, self.engine, listens=plain)
+        self._steps = StepRecorder(case, self.engine, extended)
         self.engine.observe_output(self._steps.note_output)
-        self._final = FinalRecorder(case, self.engine, self.model)
+        self._final = FinalRecorder(case, self.engine, self.model, extended)
 
     def records(self) -> Iterator[Record]:
         """One record per executed step."""
