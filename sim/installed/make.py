@@ -48,6 +48,8 @@ def installed_spec(
         return InstalledEngine(config, kv_cache, parts, made, connector)
 
     try:
+        if scenario.engine.window_retention_tokens is not None and not parts.KNOWS_RETENTION:
+            raise parts.UnknownSettingError("window_retention_tokens")
         scheduler(has_connector=scenario.cluster.external_cache is not None)
     except parts.UnknownSettingError as error:
         raise InputError([scenario.fault(f"engine.{error.setting}", str(error))]) from error

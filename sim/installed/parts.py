@@ -61,6 +61,10 @@ _SWITCHES = {
 """Settings that not every release has: their names in vLLM, and the values at which they do nothing."""
 
 
+KNOWS_RETENTION = "prefix_cache_retention_interval" in inspect.signature(VllmKVCacheConfig).parameters
+"""Whether a scheduler of this release can be told which blocks of windows to keep."""
+
+
 class UnknownSettingError(ValueError):
     """The installed release does not know a setting: `setting` is the scenario's name for it."""
 
@@ -122,8 +126,11 @@ def make_scheduler(
 
 @contextmanager
 def _usual_runner() -> Iterator[None]:
-    """The model runner that a GPU would have, where neither an old release nor the user has chosen."""
-    chosen = RUNNER in os.environ or not hasattr(VllmConfig, "use_v2_model_runner")
+    """The model runner that a GPU would have, where neither the user has chosen nor the release goes by the
+    model: the later one.
+    """
+    goes_by_model = hasattr(VllmConfig, "_is_default_v2_model_runner_model")
+    chosen = RUNNER in os.environ or goes_by_model or not hasattr(VllmConfig, "use_v2_model_runner")
     if not chosen:
         os.environ[RUNNER] = "1"
     try:
