@@ -48,7 +48,7 @@ def test_a_quantised_variant_brings_its_weight_dtype():
 SUFFIXED = {
     "Qwen/Qwen3-14B-AWQ": ("Qwen/Qwen3-14B", "int4"),
     "Qwen3-32B-FP8": ("Qwen/Qwen3-32B", "fp8"),
-    "Qwen/Qwen3-4B-Instruct-2507-FP8": ("Qwen/Qwen3-4B", "fp8"),
+    "Qwen/Qwen3-4B-Instruct-2507-FP8": ("Qwen/Qwen3-4B-Instruct-2507", "fp8"),
     "RedHatAI/Qwen2.5-7B-Instruct-quantized.w8a8": ("Qwen/Qwen2.5-7B-Instruct", "int8"),
     "nvidia/Llama-3.3-70B-Instruct-NVFP4": ("meta-llama/Meta-Llama-3.1-70B", "nvfp4"),
     "hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4": ("meta-llama/Meta-Llama-3.1-70B", "int4"),
@@ -71,7 +71,7 @@ def test_the_usual_suffixes_of_a_name_tell_the_shapes_and_the_dtype_of_the_weigh
 
 @pytest.mark.parametrize(
     "name",
-    ["Qwen/Qwen3-15B-AWQ", "deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "Qwen/Qwen3-14B-GGUF", "-AWQ", ""],
+    ["Qwen/Qwen3-15B-AWQ", "deepseek-ai/DeepSeek-R1-Distill-Llama-7B", "Qwen/Qwen3-14B-GGUF", "-AWQ", ""],
 )
 def test_other_names_are_not_guessed(name):
     with pytest.raises(UnknownNameError):
