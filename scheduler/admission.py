@@ -85,11 +85,13 @@ class AdmissionRoom:
         self._watermark_blocks = int(config.watermark * state.kv_cache.num_blocks)
         self._reserve_full_prompt = bool(config.reserve_full_prompt)
 
-    def keep_free(self, request: Request, hits: PrefixHits, *, loading: bool) -> int | None:
+    def keep_free(
+        self, request: Request, hits: PrefixHits, num_external_tokens: int, *, loading: bool
+    ) -> int | None:
         """Blocks that the request's first step must leave free; None if it must not be admitted now."""
         watermark = self._watermark_blocks if self.state.running else 0
         if self._reserve_full_prompt:
-            needed = self._needed(request, self._prompt_tokens(request), hits)
+            needed = self._needed(request, self._prompt_tokens(request), hits, num_external_tokens)
             if needed + watermark > self.state.kv_cache.num_free_blocks:
                 return None
         if loading and self.state.rules.loads_leave_room_for_prefills:
@@ -117,5 +119,9 @@ class AdmissionRoom:
     def _prompt_tokens(self, request: Request) -> int:
         return min(request.num_tokens, self.state.config.max_model_len)
 
-    def _needed(self, request: Request, num_tokens: int, hits: PrefixHits | None) -> int:
-        return self.state.kv_cache.num_blocks_for(request, num_tokens, hits, self._num_batched_tokens)
+    def _needed(
+        self, request: Request, num_tokens: int, hits: PrefixHits | None, num_external_tokens: int = 0
+    ) -> int:
+        return self.state.kv_cache.num_blocks_for(
+            request, num_tokens, hits, self._num_batched_tokens, num_external_tokens
+        )

@@ -167,7 +167,8 @@ class AsyncBookkeeping(SyncBookkeeping):
 class TrackingBookkeeping(AsyncBookkeeping):
     """Counts all tokens in flight, prefills too, and knows which of them were in flight at a preemption.
 
-    It serves engines that schedule ahead and pipelines that do not; in those nothing has placeholders.
+    It serves engines that schedule ahead, pipelines, and engines with a connector, for a request may be
+    aborted amid a step; without scheduling ahead nothing has placeholders.
     """
 
     counts_tokens_in_flight = True
@@ -253,7 +254,7 @@ def make_bookkeeping(
     has_connector: bool,
 ) -> SyncBookkeeping:
     """The bookkeeping for a configuration under a release's rules, with so many steps in flight at most."""
-    if rules.track_stale_output and (config.async_scheduling or most_in_flight > 1):
+    if rules.track_stale_output and (config.async_scheduling or most_in_flight > 1 or has_connector):
         return TrackingBookkeeping(config, rules, drafter, kv_cache, has_connector=has_connector)
     kind = AsyncBookkeeping if config.async_scheduling else SyncBookkeeping
     return kind(config, rules, drafter, kv_cache)

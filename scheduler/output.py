@@ -177,7 +177,7 @@ class SchedulerOutput:
             if (
                 computed >= request.next_kv_change_tokens
                 or request.num_tokens + in_flight + request.num_draft_tokens - computed != 1
-                or (in_flight and computed + 2 - in_flight >= request.max_total_tokens)
+                or (in_flight > 0 and computed + 2 - in_flight >= request.max_total_tokens)
                 or num_steady >= room
             ):
                 break

@@ -144,7 +144,7 @@ class Scheduler:
     def _num_running_tokens(self, request: Request, output: SchedulerOutput) -> int:
         """Tokens for a running request in this step (vLLM: `num_new_tokens`); none: it is passed over."""
         computed, in_flight = request.num_computed_tokens, request.num_output_placeholders
-        if in_flight and computed + 2 - in_flight >= request.max_total_tokens:
+        if in_flight > 0 and computed + 2 - in_flight >= request.max_total_tokens:
             return 0  # the step in flight must end it (vLLM: the test of `num_output_placeholders`)
         if output.holds_prefills and request.is_prefill_chunk:
             return 0
@@ -347,7 +347,7 @@ class Scheduler:
         """
         state, request, loads = self.state, candidate.request, candidate.external.asynchronous
         looked_up = request.num_computed_tokens == 0
-        keep_free = self.room.keep_free(request, candidate.hits, loading=loads)
+        keep_free = self.room.keep_free(request, candidate.hits, candidate.external.num_tokens, loading=loads)
         if keep_free is None:
             return False
         lookahead = self.drafter.lookahead_slots

@@ -294,7 +294,10 @@ class EngineState:
         vLLM: `Scheduler._free_request`. Blocks that a load still writes into, or that the connector still
         sends, are released when it says so.
         """
-        delayed = self.connector is not None and self.connector.delays_free(request)
+        delayed = False
+        if self.connector is not None:
+            self.kv_cache.drop_out_of_sight(request)  # nobody wants it sent
+            delayed = self.connector.delays_free(request)
         self.finished_req_ids.append(request.request_id)
         if self.finished_by_client is not None:
             self.finished_by_client.setdefault(request.client_index, set()).add(request.request_id)

@@ -151,7 +151,7 @@ class GroupedKVCache(KVCache):
         computed = request.num_computed_tokens + num_hit_tokens + num_external_tokens
         num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
         if request.block_tables and self._droppers:
-            self._drop_skipped(request, computed)
+            self._drop_skipped(request, min(computed, self.max_model_len))
         needed = 0
         own_slots = computed + num_new_tokens
         for manager in self.managers:
@@ -193,12 +193,17 @@ class GroupedKVCache(KVCache):
         return True
 
     def num_blocks_for(
-        self, request: Request, num_tokens: int, hits: PrefixHits | None, num_batched_tokens: int
+        self,
+        request: Request,
+        num_tokens: int,
+        hits: PrefixHits | None,
+        num_batched_tokens: int,
+        num_external_tokens: int = 0,
     ) -> int:
         """Free blocks it takes for a request to have so many tokens, if steps compute up to
         `num_batched_tokens` of them: blocks that will have fallen out of a window by then are not needed.
         """
-        computed = request.num_computed_tokens + (hits.num_tokens if hits else 0)
+        computed = request.num_computed_tokens + num_external_tokens + (hits.num_tokens if hits else 0)
         return sum(
             manager.blocks_needed(
                 request,
@@ -209,6 +214,12 @@ class GroupedKVCache(KVCache):
             )
             for manager in self.managers
         )
+
+    def drop_out_of_sight(self, request: Request) -> None:
+        """Give back what no further step would attend to; in early releases as if all known tokens had KV."""
+        if request.block_tables and self._droppers:
+            by_processed = self.rules.windows_drop_processed_tokens
+            self._drop_skipped(request, request.num_computed_tokens if by_processed else request.num_tokens)
 
     def _drop_skipped(self, request: Request, computed: int) -> None:
         if self.rules.windows_drop_processed_tokens:
@@ -226,7 +237,8 @@ class GroupedKVCache(KVCache):
             manager.take_hits(request, hits.blocks[manager.index] if hits else (), computed)
         if num_external_tokens:
             for manager in self.managers:
-                manager.extend(request, computed)
+                if manager.num_skipped_tokens(computed) < computed:  # else none of them is attended to
+                    manager.extend(request, computed)
 
     def _note_next_change(self, request: Request, computed: int, num_tokens: int) -> None:
         """Work out up to where one-token steps need no call of `allocate`.

@@ -167,11 +167,21 @@ class KVCache(ABC):
 
     @abstractmethod
     def num_blocks_for(
-        self, request: Request, num_tokens: int, hits: PrefixHits | None, num_batched_tokens: int
+        self,
+        request: Request,
+        num_tokens: int,
+        hits: PrefixHits | None,
+        num_batched_tokens: int,
+        num_external_tokens: int = 0,
     ) -> int:
         """Free blocks it takes for a request to have so many tokens, if steps compute up to
-        `num_batched_tokens` of them: blocks that will have fallen out of a window by then are not needed.
+        `num_batched_tokens` of them: blocks that will have fallen out of a window by then are not needed, nor
+        such as its hits or external tokens lie beyond.
         """
+
+    @abstractmethod
+    def drop_out_of_sight(self, request: Request) -> None:
+        """Give back what no further step would attend to, as `allocate` does first."""
 
     # --- cache and end ----------------------------------------------------------------------------------
 

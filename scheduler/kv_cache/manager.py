@@ -251,10 +251,10 @@ class GroupManager:
         """Enter the full blocks of the first `num_tokens` tokens in the prefix cache, those not yet there."""
         index = self.index
         first = request.num_cached_blocks[index]
-        full = num_tokens // self.block_size
+        table, keys, step = request.block_tables[index], request.block_keys, self.keys_per_block
+        full = min(num_tokens // self.block_size, len(table))  # a session may outgrow the model's length
         if first >= full:
             return
-        table, keys, step = request.block_tables[index], request.block_keys, self.keys_per_block
         entered = [i for i in self.enterable(request, first, full) if table[i] != NULL_BLOCK]
         for i in entered:
             if self.in_block_boundary:

@@ -148,7 +148,12 @@ class PlainKVCache(KVCache):
         return True
 
     def num_blocks_for(
-        self, request: Request, num_tokens: int, hits: PrefixHits | None, num_batched_tokens: int
+        self,
+        request: Request,
+        num_tokens: int,
+        hits: PrefixHits | None,
+        num_batched_tokens: int,
+        num_external_tokens: int = 0,
     ) -> int:
         """What the table and the hits lack, and those hits that are free now."""
         needed = -(-num_tokens // self.block_size)
@@ -158,6 +163,9 @@ class PlainKVCache(KVCache):
             return max(needed, 0)
         assert isinstance(hits, RunHits)
         return max(needed - hits.num_blocks, 0) + hits.num_free
+
+    def drop_out_of_sight(self, request: Request) -> None:
+        """Nothing is ever out of sight of full attention."""
 
     def note_next_change(self, request: Request, computed: int, num_tokens: int) -> None:
         """Work out up to where one-token steps need no call of `grow`."""

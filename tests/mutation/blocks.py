@@ -62,6 +62,30 @@ BLOCKS: dict[str, Mutant] = {
         ),
         "0.16.0/spec_eagle-4",
     ),
+    "ended_requests_keep_windows": one(
+        "with a connector an ended request first gives back what has fallen out of its windows",
+        "self.kv_cache.drop_out_of_sight(__request)",
+        "None",
+        "0.33.0-connector-groups/groups-25",
+    ),
+    "ended_windows_by_computed_tokens": one(
+        "vLLM 0.16.0: an ended request's windows are those of all its known tokens",
+        "__request.num_computed_tokens if __by_processed else __request.num_tokens",
+        "__request.num_computed_tokens",
+        "0.16.0-connector-groups/groups-89",
+    ),
+    "rooms_for_prompts_ignore_loads": one(
+        "what lies before a load's window needs no room",
+        "__request.num_computed_tokens + num_external_tokens + __hits",
+        "__request.num_computed_tokens + __hits",
+        "0.33.0-connector-groups/groups-90",
+    ),
+    "unseen_loads_take_blocks": one(
+        "a load of which no token is attended to takes no block",
+        "__manager.num_skipped_tokens(__computed) < __computed",
+        "True",
+        "0.33.0-connector-groups/groups-172",
+    ),
     "loads_cached_at_once": one(
         "blocks being loaded enter the cache only when the load is done",
         "self.caching and enter_cache",
@@ -253,7 +277,7 @@ BLOCKS: dict[str, Mutant] = {
     ),
     "external_blocks_last": one(
         "blocks for external tokens are taken group by group before new ones",
-        "if num_external_tokens:\n    for __m in self.managers:\n        __m.extend(__request, __computed)",
+        "if __manager.num_skipped_tokens(__computed) < __computed:\n    __manager.extend(__request, __computed)",
         "pass",
         TESTS + "test_blocks_for_external_tokens_come_before_new_ones_in_every_group",
     ),

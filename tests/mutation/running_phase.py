@@ -15,7 +15,7 @@ RUNNING_PHASE: dict[str, Mutant] = {
     ),
     "no_in_flight_skip": one(
         "a request whose step in flight must end it is passed over",
-        "__in_flight and __computed + 2 - __in_flight >= __request.max_total_tokens",
+        "__in_flight > 0 and __computed + 2 - __in_flight >= __request.max_total_tokens",
         "False",
         "0.16.0/async_spec-3",
         places=2,
@@ -96,6 +96,13 @@ RUNNING_PHASE: dict[str, Mutant] = {
         "pass",
         "0.16.0/async_spec-4",
         "EngineState.preempt",
+    ),
+    "placeholders_below_zero_count": one(
+        "a request with fewer than no tokens in flight (drafts thrown away by a reset) is not passed over",
+        "__in_flight > 0 and __computed + 2 - __in_flight >= __request.max_total_tokens",
+        "__in_flight and __computed + 2 - __in_flight >= __request.max_total_tokens",
+        "0.16.0-found/placeholders_below_zero-101",
+        places=2,
     ),
     "preempted_loses_placeholders": one(
         "tokens in flight at a preemption still count",
