@@ -277,7 +277,7 @@ BLOCKS: dict[str, Mutant] = {
     ),
     "external_blocks_last": one(
         "blocks for external tokens are taken group by group before new ones",
-        "if __manager.num_skipped_tokens(__computed) < __computed:\n    __manager.extend(__request, __computed)",
+        "if __m.num_skipped_tokens(__count) < __count:\n    __m.extend(__request, __count)",
         "pass",
         TESTS + "test_blocks_for_external_tokens_come_before_new_ones_in_every_group",
     ),

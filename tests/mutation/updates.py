@@ -134,14 +134,14 @@ UPDATES: dict[str, Mutant] = {
     ),
     "loads_skip_the_last_token": one(
         "after a load of everything the last token is computed",
-        "__request.num_computed_tokens == __request.num_tokens and (__exactly or not __failed)",
+        "__loaded == __request.num_tokens and (__exactly or not __failed)",
         "False",
         "0.16.0/connector_async-3",
     ),
     "failed_loads_keep_the_last_token": one(
         "vLLM 0.33.0: after a failed load of everything the last token is computed",
-        "__request.num_computed_tokens == __request.num_tokens and (__exactly or not __failed)",
-        "__request.num_computed_tokens == __request.num_tokens and not __failed",
+        "__loaded == __request.num_tokens and (__exactly or not __failed)",
+        "__loaded == __request.num_tokens and not __failed",
         "0.33.0-found/failed_load_keeps_all",
     ),
     "never_run_sharers_keep_what_was_loaded": one(
