@@ -168,8 +168,17 @@ class InstalledKVCache(KVCache):
         self._refuse()
 
     def num_blocks_for(
-        self, request: Request, num_tokens: int, hits: PrefixHits | None, num_batched_tokens: int
+        self,
+        request: Request,
+        num_tokens: int,
+        hits: PrefixHits | None,
+        num_batched_tokens: int,
+        num_external_tokens: int = 0,
     ) -> int:
+        """Not asked."""
+        self._refuse()
+
+    def drop_out_of_sight(self, request: Request) -> None:
         """Not asked."""
         self._refuse()
 
