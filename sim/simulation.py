@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler import EngineCore
+from sim.cluster.kv_events import KVEventsFile
 from sim.cluster.recorded import RunRecording
 from sim.cluster.recorder import Recorder, Status, TokenTimes
 from sim.cluster.router import make_router
@@ -57,6 +58,7 @@ def simulate(
     workload: Workload | None = None,
     change: EngineChange | None = None,
     record: Path | str | None = None,
+    kv_events: Path | str | None = None,
 ) -> RunResult:
     """Run a scenario, with `path=value` overrides, from start to end or to its horizon.
 
@@ -74,8 +76,9 @@ def simulate(
     `allow_plugins` lets a scenario name policy classes of the user's own, which are then imported. `workload`
     are requests in place of those that the scenario describes, and `change` makes the engine that runs out of
     the scenario's own. `record` is a file (`.jsonl.gz`) to which the steps are recorded as those of a real
-    engine would be, one file a replica; the results are the same. Raises `InputError` for a scenario
-    that cannot be run.
+    engine would be, one file a replica; the results are the same. `kv_events` is a file for what enters and
+    leaves the prefix caches, as JSON lines (see `sim.cluster.kv_events`); the results are the same. Raises
+    `InputError` for a scenario that cannot be run.
     """
     scenario = load_scenario(scenario, overrides)
     setup = engine_setup(scenario, allow_plugins=allow_plugins)
@@ -84,16 +87,26 @@ def simulate(
     if workload is None:
         limits = Limits(setup.replica.scheduler.max_model_len)
         workload = build_workload(scenario, streams(scenario.seed), limits)
-    return simulate_workload(
-        scenario,
-        setup,
-        workload,
-        check=check,
-        progress=progress,
-        keep_steps=keep_steps,
-        plain=plain,
-        record=None if record is None else _recording(Path(record), setup, scenario),
-    )
+    if kv_events is not None and setup.replica.installed is not None:
+        message = "is told by dryserve's own scheduler; an installed one publishes its events itself"
+        raise input_error(message, where=str(kv_events))
+    recording = None if record is None else _recording(Path(record), setup, scenario)
+    events_file = None if kv_events is None else KVEventsFile(Path(kv_events))
+    try:
+        return simulate_workload(
+            scenario,
+            setup,
+            workload,
+            check=check,
+            progress=progress,
+            keep_steps=keep_steps,
+            plain=plain,
+            record=recording,
+            kv_events=events_file,
+        )
+    finally:
+        if events_file is not None:
+            events_file.close()
 
 
 def simulate_workload(
@@ -107,10 +120,12 @@ def simulate_workload(
     plain: bool = False,
     watch: Watch | None = None,
     record: RunRecording | None = None,
+    kv_events: KVEventsFile | None = None,
 ) -> RunResult:
     """Run these requests, in place of those that the scenario describes, on the scenario's cluster.
 
-    `watch` takes note of what every request waits for; the results are the same. Raises `InputError` for an
+    `watch` takes note of what every request waits for, `kv_events` of what enters and leaves the prefix
+    caches; the results are the same. Raises `InputError` for an
     installed scheduler, which nobody can watch.
     """
     if watch is not None and setup.replica.installed is not None:
@@ -127,6 +142,7 @@ def simulate_workload(
         plain=plain,
         watch=watch,
         record=record,
+        kv_events=kv_events,
     )
     try:
         clock_s = world.run(scenario.horizon_s, progress)

@@ -33,6 +33,12 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Also record the steps, as a real engine's (FILE.jsonl.gz)."),
     ] = None,
+    kv_events: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write the engines' KV events as JSON lines (.gz packs them)."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario and print what came of it."""
@@ -55,6 +61,7 @@ def run(
             plain=plain,
             allow_plugins=allow_plugins,
             record=record,
+            kv_events=kv_events,
         )
     took_s = time.perf_counter() - started
     folder = run_folder.write(result, out)

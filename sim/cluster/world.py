@@ -11,6 +11,7 @@ from scheduler import EngineCore, FinishReason, Request
 from sim.cluster.clients import Clients
 from sim.cluster.clock import Clock, ProgressGuard, StuckError
 from sim.cluster.connectors import HostOffload, make_connectors
+from sim.cluster.kv_events import KVEventsFile
 from sim.cluster.laws import LawChecks
 from sim.cluster.model_runner import make_model_runner
 from sim.cluster.planned import PlannedReplica
@@ -106,6 +107,7 @@ class World:
         plain: bool = False,
         watch: Watch | None = None,
         record: RunRecording | None = None,
+        kv_events: KVEventsFile | None = None,
     ) -> None:
         self.recorder = Recorder(len(workload.table), num_replicas, keep_steps=keep_steps, warmup_s=warmup_s)
         self.rejections: Counter[str] = Counter()
@@ -131,6 +133,7 @@ class World:
         self._plain = plain
         self._watch = watch
         self._record = record
+        self._kv_events = kv_events
         self.clock_s = 0.0
         """When the run ended, s."""
         self.aborted_s: dict[int, float] = {}
@@ -153,7 +156,8 @@ class World:
     def _replica(self, index: int, spec: ReplicaSpec) -> Replica:
         connector = self.connectors[index]
         forecast = None if self._plain or spec.windows or connector else self.model.steady_tokens
-        if spec.speculation is not None or spec.installed is not None or self._record is not None:
+        looked_at = self._record is not None or self._kv_events is not None
+        if spec.speculation is not None or spec.installed is not None or looked_at:
             forecast = None
         installed = spec.installed.make(connector) if spec.installed is not None else None
         is_watched = self._watch is not None or self._record is not None
@@ -169,6 +173,10 @@ class World:
             most_in_flight=spec.depth,
             names_everybody=self._laws is not None,
         )
+        if self._kv_events is not None:
+            log = self.recorder.steps[index]
+            observer = self._kv_events.observer(index, lambda: self._env.now, lambda: log.num_steps - 1)
+            engine.observe_kv_events(observer)
         kind: type[Replica] = PlannedReplica
         if self._record is not None:
             kind = RecordedReplica
