@@ -4,10 +4,11 @@ from step to step. What the lines mean stands with the format's reader.
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from .steps import New, StepLines, Tables
 
 _CLASSES_REMEMBERED = 200_000
 _ENDED_REMEMBERED = 20_000
@@ -25,10 +26,7 @@ class Lines:
         self._live: dict[str, _Live] = {}
         self._classes: dict[object, int] = {}
         self._num_classes = 0
-        self._before: dict[str, tuple[int, int]] = {}
-        """Of the latest step: by request its tokens and those computed afterwards."""
-        self._scheduled: dict[int, dict[str, tuple[int, int]]] = {}
-        """By step in flight: whom it schedules."""
+        self._steps = StepLines(self._numbers)
         self._same_time: dict[float, dict[str, None]] = {}
         """Names by arrival time."""
         self._sorted_names: list[tuple[str, float]] = []
@@ -51,9 +49,15 @@ class Lines:
         """The classes of blocks, as runs."""
         classes, last = self._classes, -2
         runs: list[list[int]] = []
-        for key in hashes:
+        for i, key in enumerate(hashes):
             number = classes.pop(key, None)
             if number is None:
+                if classes.keys().isdisjoint(hashes[i:]):  # as a hash covers all before it, none follows
+                    first, count = self._new_numbers(hashes[i:])
+                    if first != last + 1:
+                        return [*runs, [first, count]]
+                    runs[-1][1] += count
+                    return runs
                 number = self._num_classes
                 self._num_classes += 1
             classes[key] = number  # the most recently used one is last
@@ -62,10 +66,17 @@ class Lines:
             else:
                 runs.append([number, 1])
             last = number
+        return runs
+
+    def _new_numbers(self, hashes: list[object]) -> list[int]:
+        """Classes for hashes that have none, as a run."""
+        classes, first = self._classes, self._num_classes
+        self._num_classes += len(hashes)
+        classes.update(zip(hashes, range(first, self._num_classes), strict=True))
         if len(classes) > 2 * _CLASSES_REMEMBERED:
             for key in list(classes)[:_CLASSES_REMEMBERED]:
                 del classes[key]
-        return runs
+        return [first, len(hashes)]
 
     def _new_classes(self, live: _Live) -> list[_Line]:
         """What has been hashed of a request since it was looked at last."""
@@ -220,12 +231,12 @@ class Lines:
         index: int,
         start: float,
         end: float,
-        scheduled: dict[str, int],
-        new: list[tuple[str, int, tuple[tuple[int, ...], ...]]],
+        scheduled: Mapping[str, int],
+        new: list[New],
         cached: list[str],
         cached_computed: list[int],
-        blocks: list[tuple[str, tuple[tuple[int, ...], ...]]],
-        drafts: list[tuple[str, int]] | None,
+        blocks: list[tuple[str, Tables]],
+        drafts: Mapping[str, int],
         preempted: list[str],
         finished: list[str],
         ready: list[str] | None,
@@ -234,16 +245,9 @@ class Lines:
         throttled: bool,
     ) -> list[_Line]:
         """A step is scheduled."""
-        numbers = self._numbers
-        computed = dict(zip(cached, cached_computed, strict=True))
-        computed.update((name, before) for name, before, _ in new)
         line: _Line = {"k": "s", "i": index, "t": [self._us(start), self._us(end)]}
-        now = {name: (tokens, computed[name] + tokens) for name, tokens in scheduled.items()}
-        line |= self._difference(now)
-        self._before = self._scheduled[index] = now
-        line |= {"run": queues[0], "wait": queues[1], "free": queues[2]}
-        if drafts:
-            line["spec"] = [[numbers[name], count] for name, count in drafts]
+        line |= self._steps.scheduled(index, scheduled, new, cached, cached_computed, blocks, drafts)
+        line["run"], line["wait"], line["free"] = queues
         if preempted:
             line["pre"] = sorted(self._numbers_of(preempted))
         if finished:
@@ -251,49 +255,10 @@ class Lines:
         if ready:
             line["ready"] = self._numbers_of(ready)
         if answers:
-            line["ext"] = [[numbers[name], tokens, background] for name, tokens, background in answers]
+            line["ext"] = [[self._number(name), tokens, background] for name, tokens, background in answers]
         if throttled:
             line["not"] = "prefills held back for data parallelism"
-        given = dict(blocks)
-        given.update((name, tables) for name, _, tables in new)
-        if given:
-            line["blocks"] = self._blocks(scheduled, given)
         return [line]
-
-    def _difference(self, now: dict[str, tuple[int, int]]) -> _Line:
-        """Who is scheduled, as what differs from the step before where that is shorter."""
-        numbers, before = self._numbers, self._before
-        off = before.keys() - now.keys()
-        stay = [name for name in before if name not in off] if off else list(before)
-        names = list(now)
-        if names[: len(stay)] != stay:
-            return {"all": [[numbers[name], tokens, end - tokens] for name, (tokens, end) in now.items()]}
-        line: _Line = {}
-        if off:
-            line["off"] = [numbers[name] for name in before if name in off]
-        changed = []
-        for name in stay:
-            tokens, end = now[name]
-            usual, last_end = before[name]
-            if tokens != usual or end - tokens != last_end:
-                changed.append([numbers[name], tokens, end - tokens])
-        if changed:
-            line["set"] = changed
-        if len(names) > len(stay):
-            line["on"] = [
-                [numbers[name], now[name][0], now[name][1] - now[name][0]] for name in names[len(stay) :]
-            ]
-        return line
-
-    def _blocks(self, scheduled: dict[str, int], given: dict[str, tuple[tuple[int, ...], ...]]) -> int:
-        """A checksum of the blocks handed out."""
-        text = []
-        for name in scheduled:
-            tables = given.get(name)
-            if tables is not None and any(tables):
-                groups = ";".join(",".join(map(str, table)) for table in tables)
-                text.append(f"{self._numbers[name]}:{groups}|")
-        return zlib.crc32("".join(text).encode("ascii"))
 
     def update(
         self,
@@ -302,45 +267,31 @@ class Lines:
         end: float,
         names: list[str],
         sampled: list[int],
-        outputs: list[tuple[str, int, str | None]],
+        odd_outputs: list[tuple[str, int, str | None]],
+        outputs: list[list[Any]],
         report: tuple[list[str], list[str], list[int]] | None,
         held: list[str],
         queues: tuple[int, int, int],
     ) -> list[_Line]:
         """A step's output is applied."""
-        numbers = self._numbers
         line: _Line = {"k": "u", "i": index, "t": [self._us(start), self._us(end)]}
-        counts = dict(zip(names, sampled, strict=True)) if sampled else dict.fromkeys(names, 0)
-        for name in self._scheduled.pop(index, {}).keys() - counts.keys():
-            counts[name] = 0
-        odd = [[numbers[name], count] for name, count in counts.items() if count != 1]
-        if odd:
-            line["got"] = odd
-        told = []
-        ended = []
-        for name, count, reason in outputs:
-            if reason is not None:
-                ended.append(name)
-                told.append([numbers[name], count, reason])
-            elif counts.get(name) != count:
-                told.append([numbers[name], count, None])
-        if len(outputs) != len(counts) - len(odd) or odd:
-            heard = {name for name, _, _ in outputs}
-            told += [
-                [numbers[name], 0, None] for name, count in counts.items() if count and name not in heard
-            ]
-        if told:
-            line["out"] = told
+        line |= self._steps.updated(index, names, sampled, odd_outputs, outputs)
         if report is not None and any(report):
             line["kv"] = [self._numbers_of(report[0]), self._numbers_of(report[1]), report[2]]
         if held:
             line["held"] = self._numbers_of(held)
-        line |= {"run": queues[0], "wait": queues[1], "free": queues[2]}
+        line["run"], line["wait"], line["free"] = queues
+        ended = [name for name, _, reason in odd_outputs if reason is not None]
         return [*self._gone(ended), line] if ended else [line]
 
     def drafts(self, counts: list[tuple[str, int]]) -> list[_Line]:
         """Drafts wait for the next step."""
-        return [{"k": "drafts", "n": [[self._number(name), count] for name, count in counts]}]
+        most = max(count for _, count in counts)
+        if not self._steps.latest_is([name for name, _ in counts]):
+            most = 0
+        odd = [[self._number(name), count] for name, count in counts if count != most]
+        line = {"k": "drafts", "most": most}
+        return [line | {"n": odd} if odd else line]
 
 
 class _Live:

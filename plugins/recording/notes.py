@@ -173,7 +173,7 @@ class Notes:
                 cached.req_ids,
                 cached.num_computed_tokens.copy(),
                 blocks,
-                [(name, len(tokens)) for name, tokens in drafts.items()] if drafts else None,
+                {name: len(tokens) for name, tokens in drafts.items()} if drafts else {},
                 list(output.preempted_req_ids or ()),
                 list(output.finished_req_ids),
                 self._ready_grammars() if self._grammars else None,
@@ -207,14 +207,12 @@ class Notes:
             )
             if getattr(report, "failed_recving", None):
                 raise NotImplementedError("loads that failed by request are not recorded")
-        outputs = [
-            (
-                each.request_id,
-                len(each.new_token_ids),
-                None if each.finish_reason is None else str(each.finish_reason),
-            )
-            for of_client in result.values()
-            for each in of_client.outputs
+        outputs = [of_client.outputs for of_client in result.values()]
+        odd = [
+            (each.request_id, len(each.new_token_ids), _reason(each.finish_reason))
+            for of_client in outputs
+            for each in of_client
+            if each.finish_reason is not None or len(each.new_token_ids) != 1
         ]
         run, wait = self._counts()
         self._put(
@@ -224,7 +222,8 @@ class Notes:
                 start,
                 end,
                 model_output.req_ids.copy(),
-                [len(tokens) for tokens in sampled],
+                list(map(len, sampled)),
+                odd,
                 outputs,
                 told,
                 self._take_held(),
@@ -244,7 +243,7 @@ class Notes:
     def drafted(self, _: float, __: float, args: Any, ___: Any, ____: Any) -> None:
         """Drafts were attached, those left that the grammars allow."""
         known = self._scheduler.requests
-        counts = [(name, len(known[name].spec_token_ids)) for name in args[0].req_ids if name in known]
+        counts = [(name, len(known[name].spec_token_ids) if name in known else 0) for name in args[0].req_ids]
         if counts:
             self._put(("drafts", counts))
 
@@ -276,6 +275,10 @@ class Notes:
     def _take_held(self) -> list[str]:
         held, self._held = self._held, []
         return held
+
+
+def _reason(finish_reason: object) -> str | None:
+    return None if finish_reason is None else str(finish_reason)
 
 
 def _mark(hashes: Any) -> object:

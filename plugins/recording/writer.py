@@ -17,6 +17,8 @@ from .lines import Lines
 
 SUFFIX = ".jsonl.gz"
 
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
 _WAKES_EVERY_S = 0.05
 _FLUSHES_EVERY_S = 1.0
 _CLOSES_WITHIN_S = 10.0
@@ -71,7 +73,7 @@ class Writer:
         self._lines = Lines(perf_counter())
         self._begin = perf_counter()
         self._file: BinaryIO = limits.path.open("xb")
-        self._stream = zlib.compressobj(3, zlib.DEFLATED, 31)
+        self._stream = zlib.compressobj(1, zlib.DEFLATED, 31)
         self._written = 0
         self._write([header])
         self._flush()
@@ -143,8 +145,7 @@ class Writer:
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
         for line in lines:
-            text = json.dumps(line, separators=(",", ":"))
-            data = self._stream.compress(text.encode("ascii") + b"\n")
+            data = self._stream.compress(_encode(line).encode("ascii") + b"\n")
             if data:
                 self._file.write(data)
                 self._written += len(data)

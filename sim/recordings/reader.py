@@ -134,6 +134,18 @@ def _runs(given: list[list[int]]) -> tuple[ClassRun, ...]:
     return tuple((first, count) for first, count in given)
 
 
+def _drafts(line: _Line, scheduled: dict[int, tuple[int, int]]) -> dict[int, int]:
+    """Who has one token and the most drafts has them, but as `spec` says."""
+    given, most = dict(line.get("spec", ())), line.get("drafts", 0)
+    if not most and not given:
+        return {}
+    drafts = {
+        request: given.get(request, most if tokens == most + 1 else 0)
+        for request, (tokens, _) in scheduled.items()
+    }
+    return {request: count for request, count in drafts.items() if count}
+
+
 class _Reader:
     """Puts the lines together."""
 
@@ -180,9 +192,7 @@ class _Reader:
             case "pause":
                 self.calls.append(Paused(_s(line["t"]), line["level"]))
             case "drafts":
-                self.calls.append(
-                    Drafted(tuple((self._known(request), count) for request, count in line["n"]))
-                )
+                self.calls.append(self._drafted(line))
             case "tie":
                 self._ties[self._known(line["r"])] = line["tie"]
             case "gap":
@@ -262,6 +272,7 @@ class _Reader:
         for request in now.keys() - before.keys():
             self._known(request)
         self._scheduled = now
+        drafts = _drafts(line, now)
         start, end = line["t"]
         self.steps.append(
             RecordedStep(
@@ -272,7 +283,7 @@ class _Reader:
                 num_scheduled_tokens=array("i", [tokens for tokens, _ in now.values()]),
                 num_computed_before=array("i", [end - tokens for tokens, end in now.values()]),
                 after_schedule=QueueState(line["run"], line["wait"], line["free"]),
-                drafts=dict(line.get("spec", ())),
+                drafts=drafts,
                 preempted=tuple(line.get("pre", ())),
                 finished=tuple(line.get("fin", ())),
                 grammars_ready=tuple(line.get("ready", ())),
@@ -283,12 +294,27 @@ class _Reader:
         )
         self.calls.append(StepScheduled(line["i"]))
 
+    def _drafted(self, line: _Line) -> Drafted:
+        given = {self._known(request): int(count) for request, count in line.get("n", ())}
+        of_all = dict.fromkeys(self.steps[-1].request_ids, int(line["most"])) if line["most"] else {}
+        return Drafted(tuple({**of_all, **given}.items()))
+
     def _update(self, line: _Line) -> None:
         step = self.steps[line["i"]]
         if step.update_start_s is not None or line["i"] < 0:
             raise ValueError(f"step {line['i']} was updated before")
-        given = dict(line.get("got", ()))
-        sampled = array("i", [given.get(request, 1) for request in step.request_ids])
+        if "gots" in line:
+            sampled = array("i", line["gots"])
+            if len(sampled) != len(step.request_ids):
+                raise ValueError(f"{len(sampled)} counts of {len(step.request_ids)} requests")
+        else:
+            given = dict(line.get("got", ()))
+            sampled = array("i", [given.get(request, 1) for request in step.request_ids])
+        for request_id, count in zip(step.request_ids, sampled, strict=True):
+            wrong = step.drafts.get(request_id, 0) + 1 - count
+            if step.drafts and count and wrong and request_id in self._scheduled:
+                tokens, end = self._scheduled[request_id]
+                self._scheduled[request_id] = (tokens, end - wrong)
         outputs = tuple(StepOutput(*output) for output in line.get("out", ()))
         start, end = line["t"]
         self.steps[line["i"]] = replace(

@@ -7,9 +7,11 @@ The model and the KV connector answer as recorded. What a step is compared by st
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from sys import byteorder
 from typing import cast
 
 from scheduler import (
@@ -326,17 +328,21 @@ class _Play:
 
     def _blocks_crc(self, output: SchedulerOutput, known: dict[int, list[int]]) -> int:
         """The checksum of the blocks handed out, as recordings have it."""
-        text = []
+        numbers = array("i")
         admitted = {*output.new, *output.resumed}
         for request in output.requests:
-            tables: Iterable[list[int]] = request.block_tables
+            tables: Sequence[list[int]] = request.block_tables
             if request not in admitted:
                 lengths = known[request.request_id]
                 tables = [table[length:] for table, length in zip(tables, lengths, strict=True)]
             if any(tables):
-                groups = ";".join(",".join(map(str, table)) for table in tables)
-                text.append(f"{self._numbers[request.request_id]}:{groups}|")
-        return zlib.crc32("".join(text).encode("ascii"))
+                numbers.append(self._numbers[request.request_id])
+                for table in tables:
+                    numbers.append(len(table))
+                    numbers.extend(table)
+        if byteorder == "big":
+            numbers.byteswap()
+        return zlib.crc32(numbers) if numbers else 0
 
     def _numbers_of(self, requests: Iterable[Request]) -> list[int]:
         return [self._numbers[request.request_id] for request in requests]
