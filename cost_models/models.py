@@ -46,6 +46,10 @@ class SlidingWindow:
     num_layers: int
     chunked: bool = False
 
+    def attended(self, num_tokens: int) -> int:
+        """Of a text of so many tokens, those that the next token attends to in these layers."""
+        return num_tokens % self.tokens if self.chunked else min(num_tokens, self.tokens - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Model:

@@ -325,7 +325,7 @@ def _external_cache(
     section = scenario.cluster.external_cache
     if section is None:
         return None
-    parallel, hits = deployment.parallel, section.hits
+    parallel, hits, window = deployment.parallel, section.hits, deployment.model.sliding_window
     gpus = parallel.num_gpus // (parallel.tensor if deployment.model.mla else 1)
 
     def make(table: RequestTable) -> ExternalCacheSpec:
@@ -342,6 +342,8 @@ def _external_cache(
             shared=section.shared,
             capacity_tokens=hits.capacity_tokens if isinstance(hits, LruHits) else None,
             found_tokens=found,
+            windowed_share=window.num_layers / deployment.model.num_layers if window else 0.0,
+            window=window,
         )
 
     return make

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.models import SlidingWindow
 from scheduler import ExternalMatch, KVReport, Request
 from sim.cluster.servers import Link
 
@@ -129,7 +130,10 @@ class LruBlocks:
 
 @dataclass(frozen=True, slots=True)
 class ExternalCacheSpec:
-    """How a replica reaches the cache. `bytes_per_token`: KV bytes of a token on all GPUs of a replica."""
+    """How a replica reaches the cache. `bytes_per_token`: KV bytes of a token on all GPUs of a replica.
+
+    `windowed_share` of these are of layers with a `window`, of which only what it still shows is loaded.
+    """
 
     bytes_per_token: float
     bandwidth_bytes_per_s: float
@@ -139,6 +143,16 @@ class ExternalCacheSpec:
     capacity_tokens: int | None = None
     """Of a cache of blocks; None: hits are given by `found_tokens`."""
     found_tokens: npt.NDArray[np.int64] | None = None
+    windowed_share: float = 0.0
+    window: SlidingWindow | None = None
+
+    def load_bytes(self, num_tokens: int, end_tokens: int) -> float:
+        """Bytes of a load of `num_tokens` tokens of a text, up to the first `end_tokens` of it."""
+        attended = float(num_tokens)
+        if self.window is not None:
+            attended = min(num_tokens, self.window.attended(end_tokens))
+        share = self.windowed_share
+        return self.bytes_per_token * ((1.0 - share) * num_tokens + share * attended)
 
     def contents(self, block_size: int) -> Contents:
         """A new cache, empty or with given hits."""
@@ -163,6 +177,8 @@ class ExternalCache:
         self.link = link
         self._block_size = block_size
         self._loads: deque[tuple[float, int]] = deque()
+        self._found_tokens: dict[int, int] = {}
+        """By requests not yet admitted: the leading tokens that a load would complete."""
 
     # --- KV connector -------------------------------------------------------------------------------------
 
@@ -174,16 +190,19 @@ class ExternalCache:
         """
         size, asynchronous = self._block_size, self._spec.asynchronous
         most = request.num_tokens if asynchronous else request.num_tokens - 1
-        found = min(self.contents.find(request), most // size * size) - num_local_tokens
+        end = min(self.contents.find(request), most // size * size)
+        self._found_tokens[request.request_id] = end
+        found = end - num_local_tokens
         return ExternalMatch(found, asynchronous) if found > 0 else _NOTHING
 
     def note_allocated(self, request: Request, num_external_tokens: int) -> None:
         """The load, if any, begins."""
         self.contents.note_running(request)
+        end = self._found_tokens.pop(request.request_id, 0)
         if not num_external_tokens:
             return
         self.num_loads += 1
-        ends_s = self.link.carry(self.now_s, num_external_tokens * self._spec.bytes_per_token)
+        ends_s = self.link.carry(self.now_s, self._spec.load_bytes(num_external_tokens, end))
         ends_s += self._spec.latency_s
         if self._spec.asynchronous:
             self._loads.append((ends_s, request.request_id))
@@ -193,6 +212,7 @@ class ExternalCache:
     def delays_free(self, request: Request) -> bool:
         """The request has ended; copies out are not waited for."""
         self.contents.note_ended(request)
+        self._found_tokens.pop(request.request_id, None)
         return False
 
     # --- reports --------------------------------------------------------------------------------------------

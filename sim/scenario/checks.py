@@ -25,6 +25,8 @@ POLICIES = ("victim_policy", "waiting_order", "preemption_mode")
 """Choices that the mirror leaves to the user and an installed scheduler makes itself."""
 
 DRAFT_MODELS_SINCE = (0, 14)
+LOADS_INTO_SEVERAL_GROUPS_SINCE = "0.33.0"
+"""Loads in the background into several KV groups: by this release; 0.16.0 fails with them."""
 """vLLM 0.13.0 refuses draft models: NotImplementedError."""
 
 
@@ -142,16 +144,30 @@ def _external_cache_faults(scenario: Scenario) -> Iterator[Fault]:
     """What vLLM would refuse, and what is not simulated."""
     if scenario.cluster.external_cache is None:
         return
-    path = "cluster.external_cache"
-    if cost_models.model(scenario.model).model.sliding_window is not None:
-        yield scenario.fault(
-            path, f"needs a model with full attention in all layers, which {scenario.model} has not"
-        )
+    path, version = "cluster.external_cache", scenario.engine.version
+    if _mixes_attention(scenario.model):
+        known = version_key(version) >= version_key(LOADS_INTO_SEVERAL_GROUPS_SINCE)
+        if scenario.cluster.external_cache.asynchronous and not known:
+            yield scenario.fault(
+                f"{path}.asynchronous",
+                f"{scenario.model} has layers with and without windows, and vLLM {version} cannot load both "
+                "in the background (0.16.0 fails, 0.33.0 can); false, or a later version",
+            )
+        if scenario.engine.scheduler == "vllm":
+            yield scenario.fault(
+                path, "with engine.scheduler: vllm for models of one kind of attention alone"
+            )
     mode = scenario.engine.preemption_mode
     if mode is not None and mode.kind == "offload":
         yield scenario.fault(
             path, "an engine has one KV connector, and preemption_mode offload takes it; choose one of them"
         )
+
+
+def _mixes_attention(model: str) -> bool:
+    """Whether some of a model's layers have a window and some not, so that they are groups of their own."""
+    spec = cost_models.model(model).model
+    return spec.sliding_window is not None and spec.sliding_window.num_layers < spec.num_layers
 
 
 def _installed_faults(scenario: Scenario, engine: EngineSection) -> Iterator[Fault]:
