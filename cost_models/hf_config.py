@@ -17,16 +17,32 @@ from cost_models.models import Mla, Model, Moe, SlidingWindow
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16", "auto": "bf16"}
 _UNGATED = ("opt", "bloom", "starcoder2", "gpt_bigcode", "gpt2", "gpt_neox", "falcon", "phi", "nemotron")
-_DEFAULT_PATTERN = {"gpt_oss": 2, "gemma2": 2, "gemma3_text": 6, "gemma3": 6}
+_DEFAULT_PATTERN = {
+    "gpt_oss": 2,
+    "gemma2": 2,
+    "gemma3_text": 6,
+    "gemma3": 6,
+    "cohere2": 4,
+    "olmo3": 4,
+    "exaone4": 4,
+}
+"""Of how many layers the last is a full one, where a config does not say (defaults of transformers 5.20)."""
+
+_TIED_TYPES = """
+bloom cohere cohere2 ernie4_5 ernie4_5_moe falcon gemma gemma2 gemma3 gemma3_text gpt2 gpt_bigcode opt smollm3
+starcoder2
+"""
+_TIED = frozenset(_TIED_TYPES.split())
+"""Whose embedding is also the head where a config does not say (defaults of transformers 5.20)."""
 
 _KNOWN_TYPES = """
 baichuan bloom cohere cohere2 deepseek deepseek_v2 deepseek_v3 dots1 ernie4_5 ernie4_5_moe exaone exaone4
-falcon gemma gemma2 gemma3 gemma3_text glm glm4 glm4_moe glm4v glm4v_text gpt2 gpt_bigcode gpt_neox gpt_oss
-granite granitemoe granitemoehybrid granitemoeshared hunyuan_v1_dense hunyuan_v1_moe internlm internlm2
-internlm3 internvl internvl_chat kimi_k2 kimi_vl llama llama4 llama4_text llava llava_next minicpm minicpm3
-minimax_m2 mistral mistral3 mixtral nemotron olmo olmo2 olmo3 olmoe opt phi phi3 phimoe pixtral qwen2
-qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl qwen2_vl_text qwen3 qwen3_moe qwen3_vl qwen3_vl_moe
-qwen3_vl_moe_text qwen3_vl_text seed_oss smollm3 stablelm starcoder2
+falcon gemma gemma2 gemma3 gemma3_text glm glm4 glm4_moe glm4_moe_lite glm4v glm4v_text gpt2 gpt_bigcode
+gpt_neox gpt_oss granite granitemoe granitemoehybrid granitemoeshared hunyuan_v1_dense hunyuan_v1_moe
+internlm internlm2 internlm3 internvl internvl_chat kimi_k2 kimi_vl llama llama4 llama4_text llava
+llava_next mimo minicpm minicpm3 minimax_m2 mistral mistral3 mixtral nemotron olmo olmo2 olmo3 olmoe opt
+phi phi3 phimoe pixtral qwen2 qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl qwen2_vl_text qwen3 qwen3_moe
+qwen3_vl qwen3_vl_moe qwen3_vl_moe_text qwen3_vl_text seed_oss smollm3 stablelm starcoder2
 """
 _MODEL_TYPES = frozenset(_KNOWN_TYPES.split())
 """Whose layers are all of the known kinds, as far as the fields below do not say otherwise."""
@@ -88,6 +104,9 @@ def model_from_hf_config(path: Path | str) -> Model:
         (part for name in ("text_config", "llm_config") if isinstance(part := outer.get(name), dict)), {}
     )
     config = {**outer, **inner}
+    for field in _BY_LAYER:
+        if isinstance(each := config.get(field), list) and each and each.count(each[0]) == len(each):
+            config[field] = each[0]
     if not (config.get("quantization_config") or config.get("compression_config")):
         beside = quantization_path(place)
         if beside.is_file():
@@ -145,9 +164,7 @@ def _build(read: Fields, name: str) -> Model:
         head_dim=mla.v_head_dim if mla else head_dim,
         intermediate=intermediate,
         vocab=read.whole("vocab_size", least=1),
-        tied_embeddings=read.flag(
-            "tie_word_embeddings", default=kind in ("gemma", "gemma2", "gemma3_text", "gemma3")
-        ),
+        tied_embeddings=read.flag("tie_word_embeddings", default=kind in _TIED),
         gated_ffn=kind not in _UNGATED,
         qk_norm=kind.startswith(("qwen3", "gemma3")) or bool(config.get("use_qk_norm")),
         qkv_bias=bool(config.get("attention_bias")) or kind.startswith("qwen2"),
@@ -174,13 +191,19 @@ def _unknown_layers(config: Mapping[str, object], kind: str) -> list[str]:
     for name, what in _OTHER_LAYERS.items():
         told_already = bool(named) and name in _TOLD_BY_LAYER_TYPES
         usual = name in same_as and config.get(name) == config.get(same_as[name])
-        if config.get(name) and not told_already and not usual:
+        if config.get(name) and not told_already and not usual and not _full_attention(config, name):
             found.append(f"not modelled: {what} ({name})")
     if not kind:
         found.append("model_type is missing")
     elif kind not in _MODEL_TYPES and not found:
         found.append(f"model_type {kind!r} is not known: its layers may be of kinds that are not modelled")
     return found
+
+
+def _full_attention(config: Mapping[str, object], name: str) -> bool:
+    """Whether MiniMax's list of attention kinds names full attention (1) alone."""
+    kinds = config.get(name) if name == "attn_type_list" else None
+    return isinstance(kinds, list) and all(each == 1 for each in kinds)
 
 
 def _mla(read: Fields) -> Mla | None:
@@ -195,17 +218,26 @@ def _mla(read: Fields) -> Mla | None:
     )
 
 
+_SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
+_BY_LAYER = ("moe_topk", "moe_intermediate_size", "num_shared_expert", "num_experts")
+"""What Hunyuan's configs give for each layer, as a list: the same number in all of them."""
+
+
 def _moe(read: Fields, kind: str, layers: int, expert: int) -> Moe | None:
     config = read.values
-    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     if not any(config.get(name) for name in names):
         return None
     experts = read.whole(*(name for name in names if config.get(name)), least=1)
-    top_k = read.whole("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", least=1)
+    if experts == 1:
+        return None
+    top_k = read.whole(
+        "num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "moe_k", least=1
+    )
     if top_k > experts:
         read.faults.append(f"num_experts_per_tok {top_k} exceeds {experts} experts")
     size = read.whole("moe_intermediate_size", default=expert, least=1)
-    shared = read.whole("n_shared_experts", default=1 if kind.startswith("llama4") else 0)
+    shared = read.whole(*_SHARED, default=1 if kind.startswith("llama4") else 0)
     shared_size = read.whole("shared_expert_intermediate_size", "shared_intermediate_size", default=0)
     if shared_size:
         shared = max(round(shared_size / size), 1)
@@ -220,8 +252,10 @@ def _moe_layers(read: Fields, layers: int) -> int:
         return layers
     if isinstance(frequency, list):
         return sum(1 for layer in frequency if layer)
-    step = read.whole("interleave_moe_layer_step", "decoder_sparse_step", "moe_layer_freq", default=1)
-    dense = read.whole("first_k_dense_replace", default=0)
+    step = read.whole(
+        "interleave_moe_layer_step", "decoder_sparse_step", "moe_layer_freq", "moe_layer_interval", default=1
+    )
+    dense = read.whole("first_k_dense_replace", "moe_layer_start_index", default=0)
     return max((layers - dense - len(only_dense)) // max(step, 1), 1)
 
 
@@ -242,6 +276,8 @@ def _sliding_window(read: Fields, kind: str, layers: int) -> SlidingWindow | Non
         windowed = sum(1 for layer in types if _LAYER_TYPES.get(str(layer)) == "sliding")
         return SlidingWindow(tokens, windowed) if windowed else None
     pattern = config.get("sliding_window_pattern") or _DEFAULT_PATTERN.get(kind)
+    if isinstance(pattern, str) and pattern:  # EXAONE's "LLLG": local and global layers in turn
+        return SlidingWindow(tokens, sum(pattern[layer % len(pattern)] == "L" for layer in range(layers)))
     if isinstance(pattern, int) and pattern > 1:
         return SlidingWindow(tokens, layers - layers // pattern)
     return SlidingWindow(tokens, layers)
@@ -252,7 +288,7 @@ def _quantization(read: Fields) -> str:
     table = read.values.get("quantization_config") or read.values.get("compression_config")
     if not isinstance(table, dict):
         return ""
-    method = str(table.get("quant_method", "")).lower()
+    method = str(table.get("quant_method") or ("modelopt" if "quant_algo" in table else "")).lower()
     if method in ("awq", "gptq", "gptq_marlin", "awq_marlin"):
         bits = table.get("bits", table.get("w_bit", 4))
         return "int4" if bits == 4 else "w8a16"
