@@ -52,8 +52,8 @@ RELEASE ?= 0.33.0
 VLLM    := .venv-vllm-$(RELEASE)
 
 # Nightly, for RELEASE=0.16.0 and 0.33.0: some GB, in an environment of its own; a CPU build where there is one.
-installed-tests: $(VLLM)/.installed ## an installed vLLM in place of the mirror: the same results to the last bit
-	$(VLLM)/bin/python -m pytest -q tests/installed
+installed-tests: $(VLLM)/.installed ## an installed vLLM in place of the mirror, and recorded: the same results to the last bit
+	$(VLLM)/bin/python -m pytest -q tests/installed tests/recordings/test_engine_loop.py
 
 $(VLLM)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VLLM)

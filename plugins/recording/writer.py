@@ -131,10 +131,9 @@ class Writer:
         self._queue.clear()
         try:
             self._file.write(self._stream.flush(zlib.Z_FINISH))
-        except OSError as error:
-            why = why or str(error)
-        finally:
             self._file.close()
+        except Exception as error:
+            why = why or f"{type(error).__name__}: {error}"
         self._ended(why)
 
     def _drain(self) -> None:

@@ -296,7 +296,7 @@ class _Reader:
 
     def _drafted(self, line: _Line) -> Drafted:
         given = {self._known(request): int(count) for request, count in line.get("n", ())}
-        of_all = dict.fromkeys(self.steps[-1].request_ids, int(line["most"])) if line["most"] else {}
+        of_all = dict.fromkeys(self.steps[-1].request_ids, int(line["most"])) if line.get("most") else {}
         return Drafted(tuple({**of_all, **given}.items()))
 
     def _update(self, line: _Line) -> None:
