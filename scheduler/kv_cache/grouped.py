@@ -12,7 +12,7 @@ from scheduler.config import GroupKind, KVCacheConfig, KVGroupSpec
 from scheduler.kv_cache.hashes import BlockHasher
 from scheduler.kv_cache.interface import NEVER, NULL_BLOCK, KVCache, PrefixHits
 from scheduler.kv_cache.lookup import PrefixLookup
-from scheduler.kv_cache.manager import EntryLimit, GroupManager, InBlockBoundary, ReachableBlocks
+from scheduler.kv_cache.manager import EntryLimit, GroupManager, PromptBoundary, ReachableBlocks
 from scheduler.kv_cache.pool import BlockPool
 from scheduler.kv_cache.state_chunks import StateChunks
 from scheduler.kv_cache.windows import AlignedMambaManager, ChunkedLocalManager, MambaManager, SlidingManager
@@ -79,12 +79,7 @@ class GroupedKVCache(KVCache):
         self._droppers = [manager for manager in self.managers if not manager.keeps_all]
         self._state_chunks: StateChunks | None = None
         if any(isinstance(manager, AlignedMambaManager) for manager in self.managers):
-            self._state_chunks = StateChunks(
-                config.hash_block_size,
-                rules,
-                drops_last_hit=self.drop_last_hit,
-                largest_chunk=largest_chunk,
-            )
+            self._state_chunks = StateChunks(config.hash_block_size, rules, drafter, largest_chunk)
         self._lookup = PrefixLookup(config, self.managers, rules, drops_last_hit=self.drop_last_hit)
         self.block_sizes = [manager.block_size for manager in self.managers]
         self.holders = {}
@@ -101,8 +96,12 @@ class GroupedKVCache(KVCache):
             if by_window or (isinstance(manager, AlignedMambaManager) and rules.checkpoint_states):
                 assert retention != "release", "the engine puts the release's default in"
                 manager.reachable = ReachableBlocks(spec.block_size, manager.window, common, retention, drop)
-            if spec.kind is GroupKind.FULL and manager.keys_per_block > 1 and rules.enter_common_lengths:
-                manager.in_block_boundary = InBlockBoundary(config.hash_block_size, spec.block_size, drop)
+            is_state = isinstance(manager, AlignedMambaManager) and len(config.groups) > 1
+            is_larger = spec.kind is GroupKind.FULL and manager.keys_per_block > 1
+            if rules.enter_common_lengths and (is_larger or is_state):
+                manager.prompt_boundary = PromptBoundary(
+                    config.hash_block_size, spec.block_size, drop, self.hasher.lookahead, at_edges=is_state
+                )
 
     def tell_events(self, log: KVEventLog) -> None:
         """From now on note in `log` what enters and leaves the prefix cache."""

@@ -45,27 +45,27 @@ class EntryLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class InBlockBoundary:
-    """The last hash boundary of a prompt inside a larger block: the block counts as hashed up to there.
+class PromptBoundary:
+    """The last hash boundary of a prompt: the block that holds it counts as hashed up to there.
 
-    Hashes that cover tokens ahead may not reach the end of the prompt yet; then it moves along with them.
+    Hashes that cover `hash_lookahead` tokens ahead may not reach the end of the prompt yet; then it moves
+    along with them. `at_edges`: it counts also where it ends a block, for groups that do not enter all.
     """
 
     hash_block_size: int
     block_size: int
     drops_last_hit: bool
+    hash_lookahead: int
+    at_edges: bool
 
     def tokens(self, request: Request, num_tokens: int) -> int:
-        """Where it is while blocks are entered up to `num_tokens`.
-
-        0 if it is not reached, or falls on a block boundary and so is none.
-        """
-        if self.drops_last_hit:
-            boundary = request.num_prompt_tokens
-        else:
-            boundary = min(request.num_prompt_tokens - 1, num_tokens)
+        """Where it is while blocks are entered up to `num_tokens`; 0 if not reached, or of no account."""
+        prompt = request.num_prompt_tokens - (0 if self.drops_last_hit else 1)
+        boundary = min(prompt, request.num_tokens - self.hash_lookahead)
         boundary -= boundary % self.hash_block_size
-        return boundary if boundary <= num_tokens and boundary % self.block_size else 0
+        if boundary > num_tokens or not (self.at_edges or boundary % self.block_size):
+            return 0
+        return boundary
 
 
 class ReachableBlocks:
@@ -142,7 +142,7 @@ class GroupManager:
         self.keys_per_block = keys_per_block
         self.align_after_drop = False
         """Whether a hit's length is aligned after its last block is dropped, not before."""
-        self.in_block_boundary: InBlockBoundary | None = None
+        self.prompt_boundary: PromptBoundary | None = None
         self.reachable: ReachableBlocks | None = None
         """Where the release enters only blocks that can be hit."""
 
@@ -257,14 +257,14 @@ class GroupManager:
             return
         entered = [i for i in self.enterable(request, first, full) if table[i] != NULL_BLOCK]
         for i in entered:
-            if self.in_block_boundary:
+            if self.prompt_boundary:
                 self.pool.forget(table[i])
             self.pool.enter(table[i], keys[(i + 1) * step - 1], index)
         if self.pool.events is not None:
             self.pool.events.note_stored(request, index, first, full, entered)
-            if self.in_block_boundary is not None:
-                boundary = self.in_block_boundary.tokens(request, num_tokens)
-                if boundary and first <= boundary // self.block_size < full:
+            if self.prompt_boundary is not None:
+                boundary = self.prompt_boundary.tokens(request, num_tokens)
+                if boundary % self.block_size and first <= boundary // self.block_size < full:
                     block = table[boundary // self.block_size]
                     self.pool.events.note_boundary(request, index, boundary, block)
         request.num_cached_blocks[index] = full
@@ -275,13 +275,15 @@ class GroupManager:
 
     def enter_boundary(self, request: Request, num_tokens: int) -> None:
         """Let the block that holds the prompt's last hash boundary count as hashed up to there."""
-        if self.in_block_boundary is None:
+        if self.prompt_boundary is None:
             return
-        boundary = self.in_block_boundary.tokens(request, num_tokens)
-        i = boundary // self.block_size
-        if boundary and i >= request.num_cached_blocks[self.index]:
-            block = request.block_tables[self.index][i]
-            key = request.block_keys[boundary // self.in_block_boundary.hash_block_size - 1]
+        boundary = self.prompt_boundary.tokens(request, num_tokens)
+        table, place = request.block_tables[self.index], (boundary - 1) // self.block_size
+        if not boundary or boundary // self.block_size < request.num_cached_blocks[self.index]:
+            return
+        if place < len(table) and table[place] != NULL_BLOCK:
+            block = table[place]
+            key = request.block_keys[boundary // self.prompt_boundary.hash_block_size - 1]
             if self.pool.key_of_block[block] != key:
                 self.pool.forget(block)
                 self.pool.enter(block, key, self.index)
@@ -293,12 +295,12 @@ class GroupManager:
         table = request.block_tables[self.index]
         for i in range(len(table) - 1, -1, -1):
             if table[i] != NULL_BLOCK and self.pool.key_of_block[table[i]] is not None:
-                if i < request.num_cached_blocks[self.index] or self.in_block_boundary is None:
+                if i < request.num_cached_blocks[self.index] or self.prompt_boundary is None:
                     return (i + 1) * self.block_size
                 keys, last = request.block_keys, (i + 1) * self.keys_per_block - 1
                 while last >= len(keys) or keys[last] != self.pool.key_of_block[table[i]]:
                     last -= 1
-                return (last + 1) * self.in_block_boundary.hash_block_size
+                return (last + 1) * self.prompt_boundary.hash_block_size
         return 0
 
     def free(self, request: Request) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from scheduler.release import Rules
 from scheduler.request import Request
+from scheduler.speculation import Drafter
 
 
 class StateChunks:
     """The cuts of one engine.
 
-    States are kept at multiples of `block_size` tokens up to the last full block of the text, one block less
-    if the drafter has the last hit block computed again. No step gives a request more than `largest_chunk`
-    tokens.
+    States are kept at multiples of `block_size` tokens, the last where a hit on the text can end: with its
+    last full block, one block before if the drafter has the last hit block computed again, or where hashes
+    end that cover tokens ahead. No step gives a request more than `largest_chunk` tokens.
     """
 
-    def __init__(self, block_size: int, rules: Rules, *, drops_last_hit: bool, largest_chunk: int) -> None:
+    def __init__(self, block_size: int, rules: Rules, drafter: Drafter, largest_chunk: int) -> None:
         self._size = block_size
-        self._dropped = block_size if drops_last_hit else 0
+        self._dropped = block_size if drafter.drops_last_hit else 0
+        self._unkept = 0 if drafter.drops_last_hit else max(drafter.hash_lookahead, 1)
         self._checkpoints = rules.checkpoint_states
         self._largest_chunk = largest_chunk
 
@@ -38,7 +40,7 @@ class StateChunks:
         at the next, and a block that no chunk can cover is computed in parts.
         """
         size, end = self._size, computed + num_tokens
-        last = self._last_kept(request.num_tokens - 1)
+        last = self._last_kept(request.num_tokens - self._unkept)
         if computed < request.junction_tokens < min(end, last):
             return request.junction_tokens - computed
         if computed < last:

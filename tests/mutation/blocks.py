@@ -253,8 +253,8 @@ BLOCKS: dict[str, Mutant] = {
     ),
     "boundary_beyond_the_hashes": one(
         "the boundary inside a block moves along with hashes that cover tokens ahead",
-        "min(__request.num_prompt_tokens - 1, num_tokens)",
-        "__request.num_prompt_tokens - 1",
+        "min(prompt, __request.num_tokens - self.hash_lookahead)",
+        "prompt",
         "0.33.0-found/boundary_ahead_7",
     ),
     "boundary_stays": one(
@@ -300,6 +300,18 @@ BLOCKS: dict[str, Mutant] = {
         "max(num_tokens // self._size * self._size - self._dropped, 0)",
         "num_tokens // self._size * self._size",
         "0.33.0-found/mamba_spec_blocks",
+    ),
+    "last_state_beyond_the_hashes": one(
+        "the last state is kept where hashes that cover tokens ahead end",
+        "0 if __drafter.drops_last_hit else max(__drafter.hash_lookahead, 1)",
+        "1",
+        "0.33.0-found/mamba_chunks_ahead_5",
+    ),
+    "no_state_for_a_longer_prompt": one(
+        "a state that ends a session's earlier text is entered once a hit on the longer prompt can use it",
+        "self.at_edges or __boundary % self.block_size",
+        "__boundary % self.block_size",
+        "0.33.0-found/mamba_session_boundary",
     ),
     "chunks_run_over_the_next_boundary": one(
         "a chunk that starts inside a block of states ends at the next boundary",
