@@ -45,8 +45,8 @@ class BlockStored:
     group_idx: int
     kv_cache_spec_kind: str
     kv_cache_spec_sliding_window: int | None
-    lookahead_ranges: tuple[tuple[TokenRange, ...], ...]
-    """For each hash the tokens behind its block that it covers too; empty without lookahead hashes."""
+    lookahead_ranges: tuple[tuple[TokenRange, ...], ...] | None
+    """For each hash the tokens behind its block that it covers too; None without lookahead hashes."""
 
     def as_wire(self) -> dict[str, object]:
         """The event with vLLM's names, tokens as lists of ids; what is None is left out."""
@@ -62,7 +62,9 @@ class BlockStored:
             group_idx=self.group_idx,
             kv_cache_spec_kind=self.kv_cache_spec_kind,
             kv_cache_spec_sliding_window=self.kv_cache_spec_sliding_window,
-            lookahead_token_ids=[_ids(ranges) for ranges in self.lookahead_ranges] or None,
+            lookahead_token_ids=None
+            if self.lookahead_ranges is None
+            else [_ids(ranges) for ranges in self.lookahead_ranges],
         )
 
 
@@ -154,7 +156,7 @@ class KVEventLog:
                 group,
                 _KIND_NAMES[spec.kind],
                 spec.window if spec.kind is GroupKind.SLIDING else None,
-                tuple(tokens.pieces(end, end + ahead) for end in ends) if ahead else (),
+                tuple(tokens.pieces(end, end + ahead) for end in ends) if ahead else None,
             )
         )
 

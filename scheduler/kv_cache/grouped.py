@@ -148,9 +148,10 @@ class GroupedKVCache(KVCache):
         """The managers of all groups are asked first, then each takes what it needs."""
         num_hit_tokens = hits.num_tokens if hits else 0
         computed = request.num_computed_tokens + num_hit_tokens + num_external_tokens
+        computed = min(computed, self.max_model_len)
         num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
         if request.block_tables and self._droppers:
-            self._drop_skipped(request, min(computed, self.max_model_len))
+            self._drop_skipped(request, computed)
         needed = 0
         own_slots = computed + num_new_tokens
         for manager in self.managers:
@@ -172,7 +173,7 @@ class GroupedKVCache(KVCache):
 
     def grow(self, request: Request, num_new_tokens: int, num_lookahead_tokens: int = 0) -> bool:
         """`allocate` for a running request: it has tables and finds no hits."""
-        computed = request.num_computed_tokens
+        computed = min(request.num_computed_tokens, self.max_model_len)
         num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
         if self._droppers:
             self._drop_skipped(request, computed)

@@ -255,7 +255,8 @@ class GroupManager:
         full = min(num_tokens // self.block_size, len(table))  # a session may outgrow the model's length
         if first >= full:
             return
-        entered = [i for i in self.enterable(request, first, full) if table[i] != NULL_BLOCK]
+        last = min(full, len(table))  # the text of a session may be longer, the model not
+        entered = [i for i in self.enterable(request, first, last) if table[i] != NULL_BLOCK]
         for i in entered:
             if self.prompt_boundary:
                 self.pool.forget(table[i])

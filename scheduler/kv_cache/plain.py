@@ -109,6 +109,7 @@ class PlainKVCache(KVCache):
             run_hits = hits
             computed += hits.num_tokens
         num_hits, num_free_hits = run_hits.num_blocks, run_hits.num_free
+        computed = min(computed, self.max_model_len)
         tokens = computed + num_new_tokens
         missing = -(-min(tokens + num_lookahead_tokens, self.max_model_len) // size) - num_held - num_hits
         if missing < 0:
@@ -133,7 +134,7 @@ class PlainKVCache(KVCache):
         """New blocks behind the table where they are needed; False if there are too few free ones."""
         size = self.block_size
         table = request.block_tables[0]
-        computed = request.num_computed_tokens
+        computed = min(request.num_computed_tokens, self.max_model_len)
         tokens = computed + num_new_tokens
         missing = -(-min(tokens + num_lookahead_tokens, self.max_model_len) // size) - len(table)
         if missing > 0:
@@ -178,15 +179,21 @@ class PlainKVCache(KVCache):
     # --- cache and end ----------------------------------------------------------------------------------
 
     def enter(self, request: Request, num_tokens: int) -> None:
-        """Enter the full blocks of the first `num_tokens` tokens in the prefix cache, those not yet there."""
+        """Enter the full blocks of the first `num_tokens` tokens in the prefix cache, those not yet there.
+
+        The text of a session may be longer than its table, which ends where the model does.
+        """
         size = self.block_size
         first, full = request.num_cached_blocks[0], num_tokens // size
+        if full * size > self.max_model_len:
+            full = min(full, len(request.block_tables[0]))
         if full > first:
             self._enter_blocks(request, first, full)
             request.num_cached_blocks[0] = full
             if self.run_pool.events is not None:
                 self.hasher.extend(request)
-                self.run_pool.events.note_stored(request, 0, first, full, range(first, full))
+                entered = range(first, full)
+                self.run_pool.events.note_stored(request, 0, first, num_tokens // size, entered)
         else:
             full = first
         request.next_full_tokens = (full + 1) * size

@@ -71,7 +71,7 @@ class ExtendedRecorder:
             if event.parent_block_hash is not None:
                 wire["parent_block_hash"] = self._hashes.number(event.parent_block_hash)
             wire["token_ids"] = [list(part) for part in event.token_ranges]
-            if event.lookahead_ranges:
+            if event.lookahead_ranges is not None:
                 wire["lookahead_token_ids"] = [
                     [list(part) for part in parts] for parts in event.lookahead_ranges
                 ]
