@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from sim import figures
     from sim.errors import Fault, InputError
     from sim.evidence.conform.conform import conform
+    from sim.evidence.recorded.answer import find_rules
+    from sim.evidence.recorded.conform import conform_recordings
     from sim.evidence.regress.regress import regress
     from sim.evidence.releases.answer import compare_releases
     from sim.evidence.validate.answer import validate
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from sim.questions.fit import fit
     from sim.questions.size.size import size
     from sim.questions.sweep.sweep import sweep
+    from sim.recordings.reader import load_recording
     from sim.results.error_bands import error_band
     from sim.results.run_folder import SavedRun, load_run
     from sim.scenario import Scenario, load_scenario, scenario_text
@@ -49,11 +52,14 @@ __all__ = [
     "compare",
     "compare_releases",
     "conform",
+    "conform_recordings",
     "cost_models",
     "error_band",
     "explain",
     "figures",
+    "find_rules",
     "fit",
+    "load_recording",
     "load_run",
     "load_scenario",
     "paired_difference",
@@ -79,9 +85,12 @@ _HOMES = {
     "compare": ".questions.compare",
     "compare_releases": ".evidence.releases",
     "conform": ".evidence.conform",
+    "conform_recordings": ".evidence.recorded",
     "error_band": ".results.error_bands",
     "explain": ".questions.explain",
+    "find_rules": ".evidence.recorded",
     "fit": ".questions.fit",
+    "load_recording": ".recordings",
     "load_run": ".results.run_folder",
     "load_scenario": ".scenario",
     "paired_difference": ".statistics",

@@ -120,7 +120,12 @@ class _Play:
         self._connector = _RecordedConnector(self._ids) if config.get("connector", False) else None
         limits, kv_cache = scheduler_config(config), kv_cache_config(config)
         self.engine = EngineCore(
-            limits, kv_cache, connector=self._connector, release=release, names_everybody=True
+            limits,
+            kv_cache,
+            connector=self._connector,
+            release=release,
+            most_in_flight=max(limits.batches_in_flight(release.rules), _most_in_flight(recording)),
+            names_everybody=True,
         )
         lookahead = recording.settings.hash_lookahead_tokens
         self.texts = Texts(recording, kv_cache.hash_block_size, lookahead)
@@ -401,6 +406,18 @@ class _RecordedConnector:
 
 def _is_stop(reason: str | None) -> bool:
     return reason is not None and _OF_OUTPUT.get(reason, reason) == FinishReason.STOP.value
+
+
+def _most_in_flight(recording: Recording) -> int:
+    """How many steps the recorded engine had under way at most."""
+    most = now = 0
+    for call in recording.calls:
+        if isinstance(call, StepScheduled):
+            now += 1
+            most = max(most, now)
+        elif isinstance(call, StepUpdated):
+            now -= 1
+    return most
 
 
 def _ids(recording: Recording) -> list[int]:
