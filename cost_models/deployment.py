@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.engines import engine_defaults
+from cost_models.engines import default_block_size, engine_defaults
 from cost_models.errors import SpecError
 from cost_models.gpus import Gpu, gpu
 from cost_models.models import Model, Parallelism
@@ -57,7 +57,7 @@ class Deployment:
         max_num_batched_tokens: int | None = None,
         max_model_len: int | None = None,
         gpu_memory_utilization: float | None = None,
-        block_size: int = 16,
+        block_size: int | None = None,
         greedy: bool = False,
     ) -> Deployment:
         """The deployment of a model and a GPU, each given whole or by name; what is None takes the release's
@@ -90,7 +90,7 @@ class Deployment:
             gpu_memory_utilization=defaults.gpu_memory_utilization
             if gpu_memory_utilization is None
             else gpu_memory_utilization,
-            block_size=block_size,
+            block_size=default_block_size(engine_version, spec, part) if block_size is None else block_size,
             greedy=greedy,
         )
 

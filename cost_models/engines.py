@@ -16,6 +16,9 @@ from cost_models.errors import GIB, SpecError
 from cost_models.gpus import Gpu, gpu
 from cost_models.models import Model
 
+DEFAULT_BLOCK_SIZE = 16
+"""Tokens of a KV block, unless a kind of attention wants another number."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineDefaults:
@@ -33,7 +36,7 @@ class EngineDefaults:
     cuda_graphs_in_budget: bool
     source: str
     assumed: str = ""
-    block_size: int = 16
+    block_size: int = DEFAULT_BLOCK_SIZE
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
 
@@ -107,13 +110,17 @@ def engine_profile(version: str) -> EngineProfile:
 def engine_defaults(version: str, gpu_name: str | Gpu, entry_point: str = "server") -> EngineDefaults:
     """Default limits of `version` on a GPU for the `server` or the offline `llm` entry point.
 
-    Large GPUs (70 GiB and more, but no A100) have larger ones than the rest.
+    Large GPUs (70 GiB and more, but no A100) have larger ones than the rest, and later releases larger ones
+    still on GPUs of 160 GiB.
     """
     if entry_point not in ("server", "llm"):
         raise SpecError(f"entry point {entry_point!r}", ["expected server or llm"])
     part = gpu(gpu_name) if isinstance(gpu_name, str) else gpu_name
     row = entry_since("defaults", version)
-    limits = row.table("large" if _is_large(part) else "rest")
+    limits = row.table("large" if _is_large(part, row) else "rest")
+    huge = row.table("huge")
+    if huge is not None and part.memory_bytes >= huge.number("memory_gib") * GIB:
+        limits = huge
     assert limits is not None
     return EngineDefaults(
         max_num_seqs=limits.whole("max_num_seqs"),
@@ -126,10 +133,25 @@ def engine_defaults(version: str, gpu_name: str | Gpu, entry_point: str = "serve
     )
 
 
-def _is_large(part: Gpu) -> bool:
+def _is_large(part: Gpu, defaults: Fields) -> bool:
+    """By memory, unless the name says otherwise: here, or in the `defaults` of a release."""
     row = entry("engines.toml", "large_gpus")
-    small_ones = cast("list[str]", row.values["except"])
-    return part.memory_bytes >= row.number("memory_gib") * GIB and not part.name.startswith(tuple(small_ones))
+    small = [*cast("list[str]", row.values["except"]), *cast("list[str]", defaults.values.get("small", []))]
+    has_memory = part.memory_bytes >= row.number("memory_gib") * GIB
+    return has_memory and not any(name in part.name for name in small)
+
+
+def default_block_size(version: str, spec: Model, gpu_name: str | Gpu) -> int:
+    """Tokens of a KV block where nobody sets any: kernels for latent attention (MLA) want blocks of their
+    own.
+    """
+    part = gpu(gpu_name) if isinstance(gpu_name, str) else gpu_name
+    if not spec.mla:
+        return DEFAULT_BLOCK_SIZE
+    tokens = entry_since("mla_blocks", version).table("tokens")
+    assert tokens is not None
+    fitting = [arch for arch in tokens.values if part.arch.startswith(arch)]
+    return tokens.whole(fitting[0]) if fitting else DEFAULT_BLOCK_SIZE
 
 
 def cudagraph_capture_sizes(max_num_seqs: int, max_num_batched_tokens: int) -> tuple[int, ...]:

@@ -210,7 +210,7 @@ def kv_groups(spec: Model, block_size: int) -> tuple[tuple[KVGroupSpec, ...], in
 
 def _kv_cache(scenario: Scenario, deployment: Deployment, plan: MemoryPlan | None) -> KVCacheConfig:
     engine, num_layers = scenario.resolved.engine, deployment.model.num_layers
-    groups, layers = kv_groups(deployment.model, engine.block_size)
+    groups, layers = kv_groups(deployment.model, deployment.block_size)
     if plan is None:
         assert engine.num_gpu_blocks_override is not None
         num_blocks = engine.num_gpu_blocks_override
@@ -219,7 +219,7 @@ def _kv_cache(scenario: Scenario, deployment: Deployment, plan: MemoryPlan | Non
     else:
         # A block of the pool then holds the tokens of one group's layers only.
         num_blocks = int(
-            plan.kv_cache_bytes * num_layers // (layers * plan.bytes_per_token * engine.block_size)
+            plan.kv_cache_bytes * num_layers // (layers * plan.bytes_per_token * deployment.block_size)
         )
     if num_blocks < 2:
         fault = scenario.fault("engine.gpu_memory_utilization", f"leaves room for {num_blocks} KV blocks")
@@ -227,7 +227,7 @@ def _kv_cache(scenario: Scenario, deployment: Deployment, plan: MemoryPlan | Non
     retention = engine.window_retention_tokens
     return KVCacheConfig(
         num_blocks,
-        engine.block_size,
+        deployment.block_size,
         engine.enable_prefix_caching,
         groups,
         window_retention_tokens="release" if retention is None else retention,

@@ -10,7 +10,7 @@ from cost_models.engines import version_key
 from sim.errors import Fault, InputError
 from sim.scenario.engine import EngineSection
 from sim.scenario.policies import OffloadMode
-from sim.scenario.resolve import filled_policies, schedules_ahead_by_default
+from sim.scenario.resolve import filled_policies, schedules_ahead_by_default, schedules_ngram_ahead
 from sim.scenario.rules import DRAFTS_BY_BATCH_SINCE, SINCE, knows
 from sim.scenario.scenario import Scenario
 from sim.scenario.workload import (
@@ -106,11 +106,11 @@ def _speculative_faults(scenario: Scenario) -> Iterator[Fault]:
         yield scenario.fault(
             "engine.pipeline_parallel_size", "speculative decoding does not work with pipeline stages"
         )
-    if speculative.method == "ngram" and engine.async_scheduling:
+    if speculative.method == "ngram" and engine.async_scheduling and not schedules_ngram_ahead(engine):
         yield scenario.fault(
             "engine.async_scheduling",
-            "ngram drafts are made on the host and cannot be scheduled ahead; use eagle or draft_model, or "
-            "leave it out",
+            f"vLLM {engine.version} makes ngram drafts on the host and cannot schedule ahead of them; use "
+            "eagle or draft_model, or leave it out",
         )
     if speculative.drafts_by_batch:
         yield from _drafts_by_batch_faults(scenario, engine)

@@ -187,7 +187,14 @@ class EngineSection(Section):
     gpu_memory_utilization: Annotated[
         float | None, Field(gt=0, le=1, description="share of GPU memory the engine may fill" + DEFAULT_NOTE)
     ] = None
-    block_size: Annotated[int, Field(ge=1, le=1024, description="tokens of a KV block")] = 16
+    block_size: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1024,
+            description="tokens of a KV block; null = as release, model and GPU have it",
+        ),
+    ] = None
     num_gpu_blocks_override: Annotated[
         int | None,
         Field(ge=2, le=1 << 31, description="KV blocks of a replica, in place of what the memory plan finds"),

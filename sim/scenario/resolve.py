@@ -22,6 +22,10 @@ ASYNC_DRAFT_MODELS_SINCE = (0, 26)
 date of the change (July 2026); 0.16.0 lies before it and 0.33.0 behind."""
 
 
+ASYNC_NGRAM_SINCE = (0, 33)
+"""By this release asynchronous scheduling stays on with n-grams; 0.16.0 cannot have both."""
+
+
 class UnknownContextLengthError(ValueError):
     """The catalogue does not know the context length of a model, and the section gives none."""
 
@@ -41,10 +45,13 @@ def filled_engine(engine: EngineSection, model: str, gpu: str) -> EngineSection:
     if budget is None:
         # without chunked prefill a default budget grows until the longest prompt fits into one step
         budget = max(defaults.max_num_batched_tokens, 0 if engine.enable_chunked_prefill else max_model_len)
+        # and it is no larger than what all requests together can have
+        budget = min(budget, (engine.max_num_seqs or defaults.max_num_seqs) * max_model_len)
     filled: dict[str, object] = {
         "max_model_len": max_model_len,
         "max_num_batched_tokens": budget,
         "max_num_seqs": min(defaults.max_num_seqs, budget),  # a default never exceeds the budget
+        "block_size": cost_models.default_block_size(engine.version, cost_models.model(model).model, gpu),
         "gpu_memory_utilization": defaults.gpu_memory_utilization,
         "reserve_full_prompt": release_of(engine).defaults.reserve_full_prompt,
         "async_scheduling": defaults.async_scheduling and schedules_ahead_by_default(engine),
@@ -91,7 +98,14 @@ def schedules_ahead_by_default(engine: EngineSection) -> bool:
     speculative = engine.speculative_config
     if speculative is None or speculative.method == "eagle":
         return True
+    if speculative.method == "ngram":
+        return schedules_ngram_ahead(engine)
     return speculative.method == "draft_model" and version_key(engine.version) >= ASYNC_DRAFT_MODELS_SINCE
+
+
+def schedules_ngram_ahead(engine: EngineSection) -> bool:
+    """Whether the release can schedule ahead of drafts by n-grams."""
+    return version_key(engine.version) >= ASYNC_NGRAM_SINCE
 
 
 def release_of(engine: EngineSection) -> Release:

@@ -1,7 +1,10 @@
 """What a release of the engine brings by itself."""
 
+from dataclasses import replace
+
 import pytest
 
+import cost_models
 from cost_models import SpecError, client_overhead_s, cudagraph_capture_sizes, engine_defaults, engine_profile
 from cost_models.engines import padded_tokens, version_key
 
@@ -28,15 +31,61 @@ def test_a_version_that_is_none_is_a_fault():
         ("0.16.0", "a100-sxm-80gb", "server", 256, 2048),
         ("0.16.0", "a100-sxm-80gb", "llm", 256, 8192),
         ("0.16.0", "l40s", "server", 256, 2048),
+        ("0.33.0", "h200-sxm", "server", 1024, 8192),
+        ("0.33.0", "b200", "server", 1024, 16384),
+        ("0.33.0", "b200", "llm", 1024, 16384),
+        ("0.33.0", "b300", "server", 1024, 16384),
+        ("0.33.0", "gb200", "server", 1024, 16384),
+        ("0.33.0", "gb300", "server", 1024, 16384),
+        ("0.33.0", "mi300x", "server", 1024, 16384),
+        ("0.16.0", "b200", "server", 1024, 8192),
+        ("0.16.0", "mi300x", "server", 1024, 8192),
+        ("0.33.0", "gb10", "server", 256, 2048),
+        ("0.33.0", "gb10", "llm", 256, 8192),
+        ("0.16.0", "gb10", "server", 1024, 8192),
+        ("0.16.0", "a800-sxm-80gb", "server", 1024, 8192),
+        ("0.33.0", "a800-sxm-80gb", "llm", 1024, 16384),
+        ("0.33.0", "a100-pcie-80gb", "server", 256, 2048),
         ("0.8.1", "a10g", "server", 1024, 2048),
         ("0.6.0", "h100-sxm", "server", 256, 2048),
     ],
 )
 def test_default_limits_by_release_gpu_and_entry_point(version, gpu, entry_point, seqs, tokens):
-    """As documented and as start-up logs show: 1024 sequences on 70 GiB and more, except on an A100."""
+    """As documented, as start-up logs show, and as the engine chooses by memory and name.
+
+    1024 sequences on 70 GiB and more, except on an A100 (by 0.33.0 also a GB10); then a server's step is
+    larger from 160 GiB on.
+    """
     defaults = engine_defaults(version, gpu, entry_point)
     assert (defaults.max_num_seqs, defaults.max_num_batched_tokens) == (seqs, tokens)
     assert defaults.source
+
+
+def test_a_gpu_that_is_not_in_the_catalogue_takes_the_limits_of_its_memory_and_name():
+    part = replace(cost_models.gpu("b200"), name="b400")
+    assert engine_defaults("0.33.0", part).max_num_batched_tokens == 16384
+    smaller = replace(part, memory_bytes=100 * 2**30)
+    assert engine_defaults("0.33.0", smaller).max_num_batched_tokens == 8192
+    assert engine_defaults("0.33.0", replace(smaller, name="a100x")).max_num_seqs == 256
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "gpu", "tokens"),
+    [
+        ("0.16.0", "deepseek-ai/DeepSeek-V3", "h200-sxm", 64),
+        ("0.16.0", "deepseek-ai/DeepSeek-V3", "b200", 64),
+        ("0.33.0", "deepseek-ai/DeepSeek-V3", "b200", 32),
+        ("0.33.0", "deepseek-ai/DeepSeek-V3", "b300", 32),
+        ("0.16.0", "deepseek-ai/DeepSeek-V3", "a100-sxm-80gb", 16),
+        ("0.16.0", "meta-llama/Llama-3.1-8B", "h200-sxm", 16),
+        ("0.33.0", "meta-llama/Llama-3.1-8B", "b200", 16),
+    ],
+)
+def test_default_block_size_by_release_attention_and_gpu(version, model, gpu, tokens):
+    """Latent attention has kernels of its own, which want their own blocks."""
+    spec = cost_models.model(model).model
+    assert cost_models.default_block_size(version, spec, gpu) == tokens
+    assert cost_models.Deployment.of(model, gpu, engine_version=version).block_size == tokens
 
 
 def test_default_utilisation_rose_with_0_21():

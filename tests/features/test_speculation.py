@@ -307,8 +307,8 @@ def test_ngram_takes_no_memory_and_is_not_scheduled_ahead_by_default():
     [
         (
             spec("ngram") | {"async_scheduling": True},
-            "engine.async_scheduling: ngram drafts are made on the host and cannot be scheduled ahead; "
-            "use eagle or draft_model, or leave it out",
+            "engine.async_scheduling: vLLM 0.16.0 makes ngram drafts on the host and cannot schedule ahead "
+            "of them; use eagle or draft_model, or leave it out",
         ),
         (
             spec() | {"pipeline_parallel_size": 2},

@@ -67,6 +67,32 @@ def test_a_default_number_of_requests_never_exceeds_the_budget(tmp_path: Path) -
     assert load_text(tmp_path, GOOD, overrides).resolved.engine.max_num_seqs == 64
 
 
+def test_a_default_budget_never_exceeds_what_all_requests_can_have(tmp_path: Path) -> None:
+    """4 sequences of at most 300 tokens: a step takes no more than 1,200. A budget that is given stays."""
+    few = ["engine.max_num_seqs=4", "engine.max_model_len=300"]
+    assert load_text(tmp_path, GOOD, few).resolved.engine.max_num_batched_tokens == 1200
+    given = [*few, "engine.max_num_batched_tokens=2048"]
+    assert load_text(tmp_path, GOOD, given).resolved.engine.max_num_batched_tokens == 2048
+
+
+@pytest.mark.parametrize(("release", "ahead"), [("0.16.0", False), ("0.33.0", True)])
+def test_drafts_by_ngrams_are_scheduled_ahead_of_by_later_releases(
+    tmp_path: Path, release: str, ahead: bool
+) -> None:
+    drafts = "engine.speculative_config={method: ngram, num_speculative_tokens: 3, acceptance: 0.6}"
+    engine = load_text(tmp_path, GOOD, [drafts, f"engine.version={release}"]).resolved.engine
+    assert engine.async_scheduling is ahead
+
+
+@pytest.mark.parametrize(("release", "tokens"), [("0.16.0", 64), ("0.33.0", 32)])
+def test_blocks_of_latent_attention_are_those_of_release_and_gpu(
+    tmp_path: Path, release: str, tokens: int
+) -> None:
+    asked = ["model=deepseek-ai/DeepSeek-V3", "gpu=b200", f"engine.version={release}"]
+    assert load_text(tmp_path, GOOD, asked).resolved.engine.block_size == tokens
+    assert load_text(tmp_path, GOOD, [*asked, "engine.block_size=16"]).resolved.engine.block_size == 16
+
+
 def test_without_chunked_prefill_the_default_budget_takes_the_longest_prompt(tmp_path: Path) -> None:
     overrides = ["engine.enable_chunked_prefill=false", "engine.max_model_len=100000"]
     assert load_text(tmp_path, GOOD, overrides).resolved.engine.max_num_batched_tokens == 100_000

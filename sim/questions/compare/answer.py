@@ -315,7 +315,9 @@ def _taxes(found: Comparison) -> pd.DataFrame:
             shares = replication_interval([float(str(s["recomputed_token_share"])) for s in good])
             engine = variant.scenario.engine
             victim = "fcfs_tail" if engine.victim_policy is None else engine.victim_policy.kind
-            tokens = int(str(good[0]["num_gpu_blocks"])) * engine.block_size
+            block_tokens = variant.scenario.resolved.engine.block_size
+            assert block_tokens is not None
+            tokens = int(str(good[0]["num_gpu_blocks"])) * block_tokens
             rows.append((victim, tokens, shares.estimate, shares.low, shares.high))
     columns = ["label", "kv_tokens", "recomputed_token_share", "share_low", "share_high"]
     return pd.DataFrame(rows, columns=columns)

@@ -49,7 +49,7 @@ class Candidate:
         """Tokens in a replica's KV cache over its GPUs."""
         if self.setup is None:
             return 0.0
-        return self.setup.num_gpu_blocks * self.setup.engine.block_size / self.gpus
+        return self.setup.num_gpu_blocks * self.setup.replica.kv_cache.block_size / self.gpus
 
 
 def make_candidates(
