@@ -95,8 +95,11 @@ class GroupedKVCache(KVCache):
             by_window = spec.kind is GroupKind.SLIDING and rules.enter_reachable_window_blocks
             if by_window or (isinstance(manager, AlignedMambaManager) and rules.checkpoint_states):
                 assert retention != "release", "the engine puts the release's default in"
-                manager.reachable = ReachableBlocks(spec.block_size, manager.window, common, retention, drop)
-            is_state = isinstance(manager, AlignedMambaManager) and len(config.groups) > 1
+                beyond = drop and manager.gives_up_last_hit
+                manager.reachable = ReachableBlocks(
+                    spec.block_size, manager.window, common, retention, drop, beyond
+                )
+            is_state = isinstance(manager, AlignedMambaManager) and len(config.groups) > 1 and not drop
             is_larger = spec.kind is GroupKind.FULL and manager.keys_per_block > 1
             if rules.enter_common_lengths and (is_larger or is_state):
                 manager.prompt_boundary = PromptBoundary(
@@ -263,10 +266,10 @@ class GroupedKVCache(KVCache):
             self.hasher.extend(request)
         next_full = NEVER
         for manager in self.managers:
-            limit = self._entry_limit.tokens(manager.block_size, num_tokens)
-            limit = min(limit, len(request.block_keys) * size)
+            unhashed_limit = self._entry_limit.tokens(manager.block_size, num_tokens)
+            limit = min(unhashed_limit, len(request.block_keys) * size)
             manager.enter(request, limit)
-            manager.enter_boundary(request, limit)
+            manager.enter_boundary(request, limit, unhashed_limit)
             next_full = min(next_full, manager.next_full_tokens(request))
         request.next_full_tokens = next_full
 

@@ -46,7 +46,8 @@ class PrefixLookup:
             return self._find_common_hits(request, longest)
         spec_set = self._spec_sets[0]
         size = spec_set.manager.block_size
-        blocks = self._look_up(spec_set, request, longest, size, self._drops_last_hit)
+        drop = self._drops_last_hit and spec_set.manager.gives_up_last_hit
+        blocks = self._look_up(spec_set, request, longest, size, drop)
         return PrefixHits(blocks, len(blocks[0]) * size)
 
     def _look_up(
@@ -63,8 +64,8 @@ class PrefixLookup:
         """Several groups: each spec may only shorten what the others found, until all agree on a length.
 
         Where the release has each spec give up its last block for the drafter only once, it looks one block
-        further to do so (also beyond the text's last token, but not for Mamba states), until a later pass
-        that gives up none has shortened the length. There groups of a single spec are searched likewise.
+        further to do so (also beyond the text's last token), until a later pass that gives up none has
+        shortened the length. There groups of a single spec are searched likewise.
         """
         alignment, once = self._alignment, self._drop_once
         found: list[list[list[int]] | None] = [None] * len(self._spec_sets)
@@ -80,9 +81,8 @@ class PrefixLookup:
                 if known is not None and spec_set.manager.spec.kind is GroupKind.FULL:
                     length = length // size * size
                     continue
-                drop = self._drops_last_hit and i not in dropped
-                looks_beyond = drop and once and spec_set.manager.spec.kind is not GroupKind.MAMBA
-                limit = length + size if looks_beyond else length
+                drop = self._drops_last_hit and i not in dropped and spec_set.manager.gives_up_last_hit
+                limit = length + size if drop and once else length
                 blocks = self._look_up(spec_set, request, limit, alignment, drop)
                 found[i] = blocks
                 reached = len(blocks[0]) * size

@@ -72,7 +72,9 @@ class ReachableBlocks:
     """The blocks of a sliding-window group that a hit can use: a window's worth before each place to end.
 
     Places to end are the multiples of `retention_tokens` (None: of the common block size; 0: none), and,
-    unless it is None, the ends of this prompt's replays: the prompt itself and the request's junction.
+    unless it is None, the ends of this prompt's replays: the prompt itself and the request's junction. If the
+    drafter has the last hit block computed again (`drops_last_hit`), all groups end one block before; with
+    `looks_beyond` this group needs that block too.
     """
 
     def __init__(
@@ -82,11 +84,12 @@ class ReachableBlocks:
         common_block_size: int,
         retention_tokens: int | None,
         drops_last_hit: bool,
+        looks_beyond: bool,
     ) -> None:
         self._size = block_size
         self._common = common_block_size
         self._drops_last_hit = drops_last_hit
-        self._shift = int(drops_last_hit)
+        self._shift = int(looks_beyond)
         self._needed = -(-(window - 1) // block_size) + self._shift
         self._replays = retention_tokens is not None
         segment = common_block_size if retention_tokens is None else retention_tokens
@@ -128,6 +131,10 @@ class GroupManager:
 
     keeps_all = True
     """False for attention kinds that give blocks back while the request runs."""
+    gives_up_last_hit = True
+    """Whether a drafter that has the last hit block computed again needs it of this group. A single state
+    cannot be given up: there is none before it.
+    """
     ignores_lookahead = False
     """Whether a drafter's lookahead slots need no blocks here."""
 
@@ -274,13 +281,19 @@ class GroupManager:
         """Which of the full blocks `first` … `full` - 1 to enter in the prefix cache."""
         return range(first, full)
 
-    def enter_boundary(self, request: Request, num_tokens: int) -> None:
-        """Let the block that holds the prompt's last hash boundary count as hashed up to there."""
+    def enter_boundary(self, request: Request, num_tokens: int, num_unhashed_tokens: int) -> None:
+        """Let the block that holds the prompt's last hash boundary count as hashed up to there.
+
+        Blocks are entered up to `num_tokens`; if there were all hashes, up to `num_unhashed_tokens`.
+        """
         if self.prompt_boundary is None:
             return
         boundary = self.prompt_boundary.tokens(request, num_tokens)
         table, place = request.block_tables[self.index], (boundary - 1) // self.block_size
-        if not boundary or boundary // self.block_size < request.num_cached_blocks[self.index]:
+        passed = request.num_cached_blocks[self.index]
+        if self.prompt_boundary.at_edges:
+            passed = num_unhashed_tokens // self.block_size
+        if not boundary or boundary // self.block_size < passed:
             return
         if place < len(table) and table[place] != NULL_BLOCK:
             block = table[place]

@@ -39,16 +39,18 @@ class StateChunks:
         """Every chunk but the last of a prefill ends at a block boundary; one that starts inside a block ends
         at the next, and a block that no chunk can cover is computed in parts.
         """
+        if computed >= max(request.num_prompt_tokens, request.num_tokens - 1):
+            return num_tokens
         size, end = self._size, computed + num_tokens
         last = self._last_kept(request.num_tokens - self._unkept)
         if computed < request.junction_tokens < min(end, last):
             return request.junction_tokens - computed
         if computed < last:
             end = min(end, last)
-        elif end >= request.num_tokens:
-            return num_tokens
         if computed % size:
             end = min(end, computed - computed % size + size)
+        if end >= request.num_tokens:
+            return end - computed
         aligned = end // size * size
         if aligned > computed:
             return aligned - computed

@@ -169,6 +169,8 @@ class MambaManager(SlidingManager):
     stand the speculative blocks: one for the state after each draft token.
     """
 
+    gives_up_last_hit = False
+
     def __init__(
         self, spec: KVGroupSpec, index: int, pool: BlockPool, keys_per_block: int, caching: bool
     ) -> None:

@@ -307,6 +307,18 @@ BLOCKS: dict[str, Mutant] = {
         "1",
         "0.33.0-found/mamba_chunks_ahead_5",
     ),
+    "states_given_up": one(
+        "a Mamba group gives up no hit for the drafter",
+        "gives_up_last_hit = False",
+        "gives_up_last_hit = True",
+        "0.33.0-found/mamba_hits_drop",
+    ),
+    "states_passed_by": one(
+        "a state counts for a longer prompt only while no step runs over it, hashed or not",
+        "if self.prompt_boundary.at_edges:\n    passed = num_unhashed_tokens // self.block_size",
+        "pass",
+        "0.33.0-found/mamba_session_ahead",
+    ),
     "no_state_for_a_longer_prompt": one(
         "a state that ends a session's earlier text is entered once a hit on the longer prompt can use it",
         "self.at_edges or __boundary % self.block_size",
@@ -327,8 +339,8 @@ BLOCKS: dict[str, Mutant] = {
     ),
     "short_ends_not_aligned": one(
         "a chunk that does not reach the prompt's end ends at a boundary, also behind the last full block",
-        "end >= request.num_tokens",
-        "True",
+        "if end >= request.num_tokens:\n    return end - computed",
+        "if computed >= last:\n    return end - computed",
         "0.33.0-found/mamba_short_tail",
     ),
     "unfit_chunks_are_passed_over": one(
