@@ -49,7 +49,7 @@ class RecordedReplica(Replica):
         if not output.total_num_scheduled_tokens:
             index, self._num_recorded = self._num_recorded, self._num_recorded + 1
             self._write_step(index, output, self._env.now, {})
-            self._writer.update(index, self._env.now, self._queues())
+            self._writer.update(index, self._env.now, {}, {}, self._queues())
 
     def _queues(self) -> tuple[int, int, int]:
         engine = self._engine
@@ -101,15 +101,18 @@ class RecordedReplica(Replica):
         for request in (*output.new, *output.resumed):
             self._note_blocks(request)
         columns = zip(output.requests, output.num_scheduled_tokens, output.num_computed_before, strict=True)
-        drafts = output.scheduled_spec_decode_tokens
         told: dict[str, Json] = {
-            "spec": [[numbers[request], count] for request, count in drafts.items()],
             "pre": [numbers[request.request_id] for request in output.preempted],
             "fin": sorted(numbers[request] for request in output.finished_req_ids),
             "blocks": blocks_checksum(self._new_blocks(output, held)),
         }
         scheduled = [(numbers[request.request_id], tokens, before) for request, tokens, before in columns]
-        self._writer.step(index, now, scheduled, self._queues(), **told)
+        self._writer.step(index, now, scheduled, self._drafts(output), self._queues(), **told)
+
+    def _drafts(self, output: SchedulerOutput) -> dict[int, int]:
+        """Drafts to be verified, by the number of the request."""
+        drafts = output.scheduled_spec_decode_tokens
+        return {self._numbers[request_id]: count for request_id, count in drafts.items()}
 
     def _new_blocks(
         self, output: SchedulerOutput, held: Mapping[int, list[int]]
@@ -131,20 +134,19 @@ class RecordedReplica(Replica):
         self._ended.clear()
         super()._update(batch)
         numbers = self._numbers
-        got: list[Json] = []
+        sampled: dict[int, int] = {}
         out: list[Json] = []
         columns = zip(named, tokens_before, self._sampled, batch.output.samples, strict=True)
         for request, before, tokens, samples in columns:
             number, reason = numbers[request.request_id], self._ended.get(request.request_id)
             # a model does not know who has ended while the batch was in flight
-            sampled = len(tokens) or int(samples)
-            if sampled != 1:
-                got.append([number, sampled])
+            sampled[number] = len(tokens) or int(samples)
             appended = request.num_output_tokens - before
-            if appended != sampled or reason is not None:
+            if appended != sampled[number] or reason is not None:
                 out.append([number, appended, None if reason is None else reason.value])
         index = self._indices.pop(id(batch.output))
-        self._writer.update(index, self._env.now, self._queues(), got=got, out=out)
+        drafts = self._drafts(batch.output)
+        self._writer.update(index, self._env.now, sampled, drafts, self._queues(), out=out)
         if self._drafted:
             self._writer.drafts(self._drafted)
             self._drafted = []

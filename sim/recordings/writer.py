@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from sys import byteorder
 
 from sim.errors import writing
 from sim.recordings.reader import FORMAT
@@ -59,20 +61,51 @@ class RecordingWriter:
         self._line({"k": "h", "r": number, "from": first_block, "h": runs})
 
     def step(
-        self, index: int, now_s: float, scheduled: Sequence[Scheduled], queues: Sequence[int], **facts: Json
+        self,
+        index: int,
+        now_s: float,
+        scheduled: Sequence[Scheduled],
+        drafts: Mapping[int, int],
+        queues: Sequence[int],
+        **facts: Json,
     ) -> None:
-        """A step is scheduled; `queues` are running and waiting requests and free blocks."""
+        """A step is scheduled. `drafts` are to be verified; `queues`: running and waiting requests, and free
+        blocks.
+        """
         line: dict[str, object] = {"k": "s", "i": index, "t": [_us(now_s), _us(now_s)]}
         line |= _changes(self._before, scheduled)
         self._before = {number: (tokens, before + tokens) for number, tokens, before in scheduled}
         line |= {name: value for name, value in facts.items() if value}
+        if drafts:
+            line["spec"] = [list(each) for each in drafts.items()]
         self._line(line | dict(zip(("run", "wait", "free"), queues, strict=True)))
 
-    def update(self, index: int, now_s: float, queues: Sequence[int], **facts: Json) -> None:
-        """The output of a step is applied."""
+    def update(
+        self,
+        index: int,
+        now_s: float,
+        sampled: Mapping[int, int],
+        drafts: Mapping[int, int],
+        queues: Sequence[int],
+        **facts: Json,
+    ) -> None:
+        """The output of a step is applied: tokens from the model by request, and the step's `drafts`."""
+        got = [[number, count] for number, count in sampled.items() if count != 1]
+        if drafts:
+            self._take_back(sampled, drafts)
+        if got:
+            facts = {"got": got, **facts}
         line: dict[str, object] = {"k": "u", "i": index, "t": [_us(now_s), _us(now_s)]}
         line |= {name: value for name, value in facts.items() if value}
         self._line(line | dict(zip(("run", "wait", "free"), queues, strict=True)))
+
+    def _take_back(self, sampled: Mapping[int, int], drafts: Mapping[int, int]) -> None:
+        """Rejected drafts no longer count as computed, in the latest step too."""
+        for number, count in sampled.items():
+            wrong = drafts.get(number, 0) + 1 - count
+            if count and wrong and number in self._before:
+                tokens, end = self._before[number]
+                self._before[number] = (tokens, end - wrong)
 
     def finish(self, number: int, now_s: float) -> None:
         """A request is aborted."""
@@ -100,12 +133,16 @@ class RecordingWriter:
 
 def blocks_checksum(tables: Iterable[tuple[int, Sequence[Sequence[int]]]]) -> int:
     """The checksum of blocks handed out in a step: numbers of requests, their new blocks in each KV group."""
-    told = [
-        f"{number}:{';'.join(','.join(map(str, table)) for table in of_request)}|"
-        for number, of_request in tables
-        if any(of_request)
-    ]
-    return zlib.crc32("".join(told).encode("ascii"))
+    numbers = array("i")
+    for number, of_request in tables:
+        if any(of_request):
+            numbers.append(number)
+            for table in of_request:
+                numbers.append(len(table))
+                numbers.extend(table)
+    if byteorder == "big":
+        numbers.byteswap()
+    return zlib.crc32(numbers) if numbers else 0
 
 
 def _us(seconds: float) -> int:

@@ -20,6 +20,8 @@ BIWEIGHT = 4.685
 """Errors beyond so many typical ones have no weight: 95 % efficiency on normal errors."""
 LEAST_SCALE = 1e-4
 """No typical error is taken to be smaller: times are recorded in microseconds."""
+FEW = 30
+"""A kind with so many steps has a typical error that is half its own, half that of all."""
 MOST_ROUNDS = 40
 CONVERGED = 1e-5
 LEVEL = 0.95
@@ -86,7 +88,7 @@ def robust_fit(
             break
     typical = _typical(errors, group, len(number))
     weights = _weights(errors / typical, redescending=True)
-    cov, count = _jackknife(slopes, errors, weights / typical**2, stretches)
+    cov, count = _jackknife(slopes, errors, typical, stretches)
     deviation = np.sqrt(np.maximum(np.diag(cov), 0.0))
     reach = float(student_t.ppf(0.5 + LEVEL / 2, max(count - 1, 1))) * deviation * scale
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -119,9 +121,16 @@ def _linearised(
 
 
 def _typical(errors: Floats, group: np.ndarray, count: int) -> Floats:
-    """The typical error of each step's kind: 1.48 times the median of their sizes."""
+    """The typical error of each step's kind: 1.48 times the median of their sizes. A kind of few steps goes
+    by all of them, for a fit passes through a few.
+    """
     size = np.abs(errors)
-    by_group = [max(1.4826 * float(np.median(size[group == g])), LEAST_SCALE) for g in range(count)]
+    overall = 1.4826 * float(np.median(size))
+    by_group = []
+    for g in range(count):
+        own = size[group == g]
+        square = (len(own) * (1.4826 * np.median(own)) ** 2 + FEW * overall**2) / (len(own) + FEW)
+        by_group.append(max(float(square) ** 0.5, LEAST_SCALE))
     return np.asarray(np.array(by_group)[group], dtype=np.float64)
 
 
@@ -140,18 +149,20 @@ def _solve(slopes: Floats, errors: Floats, weights: Floats) -> Floats:
     return np.asarray(np.linalg.lstsq(slopes * root[:, None], errors * root, rcond=1e-10)[0])
 
 
-def _jackknife(slopes: Floats, errors: Floats, weights: Floats, stretches: np.ndarray) -> tuple[Floats, int]:
+def _jackknife(slopes: Floats, errors: Floats, typical: Floats, stretches: np.ndarray) -> tuple[Floats, int]:
     """Covariance of the constants (in units of their scale) by leaving out one stretch at a time, and how
-    many there are.
+    many there are. A step's pull is its weighted error, and how that changes with the error is the curvature.
     """
+    share = np.minimum((errors / typical / BIWEIGHT) ** 2, 1.0)
+    pull = (1.0 - share) ** 2 * errors / typical**2
+    curvature = (1.0 - share) * (1.0 - 5.0 * share) / typical**2
     names = np.unique(stretches)
-    whole = (slopes * weights[:, None]).T @ slopes
+    whole = (slopes * curvature[:, None]).T @ slopes
     shifts = []
     for name in names:
         inside = stretches == name
-        own = (slopes[inside] * weights[inside, None]).T @ slopes[inside]
-        pull = slopes[inside].T @ (weights[inside] * errors[inside])
-        shifts.append(np.linalg.lstsq(whole - own, -pull, rcond=1e-12)[0])
+        own = (slopes[inside] * curvature[inside, None]).T @ slopes[inside]
+        shifts.append(np.linalg.lstsq(whole - own, -slopes[inside].T @ pull[inside], rcond=1e-12)[0])
     moved = np.array(shifts)
     count = len(names)
     moved = moved - moved.mean(axis=0)

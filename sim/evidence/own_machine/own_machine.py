@@ -25,7 +25,7 @@ from sim.values import Floats
 MINUTE_S: Final = 60.0
 LEAST_MINUTES: Final = 6
 """A shorter recording is divided into so many equal parts in place of minutes."""
-STRETCHES: Final = 30
+STRETCHES: Final = 20
 """Into so many stretches of time the fitted minutes are divided for the intervals."""
 MOST_FITTED_STEPS: Final = 12_000
 """Of more, every second or third is fitted."""
