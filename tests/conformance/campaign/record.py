@@ -204,7 +204,11 @@ def main() -> None:
         cases = (_read(Path(path)) for path in rest)
     counts = {"recorded": 0, "raised": 0}
     for case in cases:
-        bare = {key: value for key, value in case.items() if key not in ("trace", "final")}
+        bare = {
+            key: value
+            for key, value in case.items()
+            if key not in ("trace", "final", "extras", "events_error")
+        }
         target = folder / f"{case['name']}.json.gz"
         if target.exists() or (raised / f"{case['name']}.json").exists():
             continue

@@ -6,6 +6,7 @@ Every attempt is recorded again on the real engine, which a recorder process doe
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 import subprocess
 import tempfile
@@ -18,7 +19,7 @@ from sim.evidence.conform.case import load_case
 from sim.evidence.conform.conform import FirstDifference, replay_case
 
 HERE = Path(__file__).resolve().parent
-RECORDED = ("trace", "final", "events_error")
+RECORDED = ("trace", "final", "extras", "events_error")
 
 
 class Oracle:
@@ -55,18 +56,11 @@ class Oracle:
         self._process.wait()
 
 
-def difference(recording: dict[str, Any], ignored: tuple[str, ...] = ()) -> FirstDifference | None:
+def difference(recording: dict[str, Any]) -> FirstDifference | None:
     """Where this engine leaves a recording first, on the fast way or else on the plain one."""
-    kept = {
-        **recording,
-        "trace": [{k: v for k, v in r.items() if k not in ignored} for r in recording["trace"]],
-    }
-    kept["final"] = {k: v for k, v in recording["final"].items() if k not in ignored}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "case.json.gz"
-        import gzip
-
-        path.write_bytes(gzip.compress(json.dumps(kept).encode(), 1))
+        path.write_bytes(gzip.compress(json.dumps(recording).encode(), 1))
         case = load_case(path)
         return replay_case(case).difference or replay_case(case, plain=True).difference
 
@@ -74,15 +68,14 @@ def difference(recording: dict[str, Any], ignored: tuple[str, ...] = ()) -> Firs
 class Shrinker:
     """Takes steps that make the case smaller as long as it still differs in the same manner."""
 
-    def __init__(self, oracle: Oracle, ignored: tuple[str, ...] = (), tries: int = 400) -> None:
+    def __init__(self, oracle: Oracle, tries: int = 400) -> None:
         self._oracle = oracle
-        self._ignored = ignored
         self._left = tries
 
     def shrink(self, case: dict[str, Any]) -> dict[str, Any]:
         """The smallest recording found."""
         best = self._oracle.record(case)
-        found = difference(best, self._ignored) if "error" not in best else None
+        found = difference(best) if "error" not in best else None
         if found is None:
             return best
         manner = _manner(found)
@@ -96,7 +89,7 @@ class Shrinker:
                 recorded = self._oracle.record(candidate)
                 if "error" in recorded:
                     continue
-                differs = difference(recorded, self._ignored)
+                differs = difference(recorded)
                 if differs is not None and _manner(differs) == manner:
                     best, found, smaller = recorded, differs, True
                     break
