@@ -315,7 +315,7 @@ class Scheduler:
         if self.rules.pad_new_decodes:
             padding = self._padding(num_tokens, computed, output)
             num_tokens += padding
-            if padding and num_tokens > output.token_budget:
+            if padding and num_tokens > output.num_tokens_left:
                 return STOP
         num_tokens = self.capped(num_tokens)
         if not config.enable_chunked_prefill and num_tokens > output.num_tokens_left:

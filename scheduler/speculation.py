@@ -58,7 +58,7 @@ def drafter(
     elif kind == "draft_model":
         slots = k if config.parallel else 1
     else:
-        slots = k - 1 if config.parallel and kind in ("eagle", "mtp_multi") else 0
+        slots = k - 1 if config.parallel and kind != "dflash" else 0
     return Drafter(
         num_drafts=k,
         reads_ahead=reads_ahead if rules.last_chunks_feed_the_drafter else 0,
