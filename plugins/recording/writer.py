@@ -141,6 +141,7 @@ class Writer:
         while queue and self._written <= self._limits.max_bytes:
             note = queue.popleft()
             self._write(getattr(lines, note[0])(*note[1:]))
+            sleep(0)  # lets the engine's thread go first, should it be waiting for the interpreter
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
         for line in lines:
