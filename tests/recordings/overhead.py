@@ -41,7 +41,7 @@ def main(recorder: str) -> None:
         engine, writing = (1e6 * spent[name] / STEPS for name in ("engine", "writer"))
         what = "with drafts" if spec else "without"
         sys.stdout.write(
-            f"{what}: {engine:.0f} µs a step of the engine's thread ({engine / STEP_S / 1e4:.2f} % of 10 ms), "
+            f"{what}: {engine:.0f} µs a step in the engine ({engine / STEP_S / 1e4:.2f} % of 10 ms), "
             f"{writing:.0f} µs in the writer's; {size / STEPS:.0f} bytes a step\n"
         )
 
