@@ -281,15 +281,15 @@ class _Grammar:
 
 
 class _Grammars:
-    """Stands in for the manager of structured outputs."""
+    """Stands in for the manager of structured outputs; releases tell it more or less."""
 
-    def should_advance(self, request: Any) -> bool:
+    def should_advance(self, request: Any, *args: Any, **kwargs: Any) -> bool:
         return bool(request.use_structured_output)
 
-    def accept_tokens(self, request: Any, tokens: Sequence[int]) -> bool:
+    def accept_tokens(self, request: Any, tokens: Sequence[int], *args: Any, **kwargs: Any) -> bool:
         return True
 
-    def validate_tokens(self, request: Any, tokens: Sequence[int]) -> Sequence[int]:
+    def validate_tokens(self, request: Any, tokens: Sequence[int], *args: Any) -> Sequence[int]:
         return tokens
 
 

@@ -108,7 +108,7 @@ def identity(scenario: Scenario) -> str:
     dotted = scenario.engine.scheduler_cls
     if dotted is not None:
         told.append(f"{dotted} {_class_digest(dotted)}")
-    return "\n".join(told)
+    return ", ".join(told)
 
 
 @cache

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from sim.errors import InputError, did_you_mean, os_reason
 from sim.jobs.backends import simulate_all
 from sim.jobs.options import Progress, RunOptions
-from sim.jobs.store import Entry, Samples, Store, code_fingerprint, default_folder, point_key, unpack
+from sim.jobs.store import Entry, Samples, Store, default_folder, fingerprint, point_key, unpack
 from sim.jobs.worker import COLUMNS, Caller, Job
 from sim.scenario import Scenario
 from sim.values import Json
@@ -100,7 +100,13 @@ def run_points(
             else:
                 given = (point.workload, point.change)
                 jobs[key] = Job(
-                    key, point.scenario, columns, options.allow_plugins, code_fingerprint(), caller, *given
+                    key,
+                    point.scenario,
+                    columns,
+                    options.allow_plugins,
+                    fingerprint(point.scenario),
+                    caller,
+                    *given,
                 )
     stored = len(found)
 

@@ -127,15 +127,22 @@ def point_key(scenario: Scenario, columns: Sequence[str] = (), given: bytes = b"
     that is not installed.
     """
     told = hashlib.sha256()
-    told.update(code_fingerprint().encode())
+    told.update(fingerprint(scenario).encode())
     told.update(f"\nformat {FORMAT}\ncolumns {sorted(set(columns))}\n".encode())
     told.update(scenario.dump_resolved().encode())
     for name, digest in sorted(_files_read(scenario.model_dump(mode="json"))):
         told.update(f"{name} {digest}\n".encode())
-    if scenario.engine.scheduler == "vllm":
-        told.update(installed_identity(scenario).encode())
     told.update(given)
     return told.hexdigest()[:32]
+
+
+def fingerprint(scenario: Scenario) -> str:
+    """What simulates the scenario here: dryserve, and the installed vLLM if that decides. Raises `InputError`
+    if it should and is not there.
+    """
+    if scenario.engine.scheduler == "vllm":
+        return f"{code_fingerprint()}, {installed_identity(scenario)}"
+    return code_fingerprint()
 
 
 @cache

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.errors import InputError
-from sim.jobs.store import Column, Entry, Samples, code_fingerprint, pack
+from sim.jobs.store import Column, Entry, Samples, fingerprint, pack
 from sim.results.metrics import latencies_s
 from sim.scenario import Scenario
 
@@ -94,12 +94,12 @@ class Done:
 def run_job(payload: bytes) -> Done:
     """Simulate the pickled `Job`. Only what kills the process makes this raise."""
     job: Job = pickle.loads(payload)
-    if code_fingerprint() != job.fingerprint:
-        message = f"the worker runs {code_fingerprint()}, not {job.fingerprint}: results could differ"
-        return Done(job.key, None, message)
     if job.caller is not None and job.caller.pid != os.getpid():
         _follow(job.caller)
     try:
+        if (here := fingerprint(job.scenario)) != job.fingerprint:
+            message = f"the worker runs {here}, not {job.fingerprint}: results could differ"
+            return Done(job.key, None, message)
         return Done(job.key, pack(job.key, _simulate(job)))
     except InputError as error:
         return Done(job.key, None, "; ".join(map(str, error.faults)))
