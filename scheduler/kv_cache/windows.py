@@ -224,7 +224,8 @@ class AlignedMambaManager(MambaManager):
         super().__init__(spec, index, pool, keys_per_block, caching)
         self.read_once_written = False
         """Whether a state cannot be taken up in the step that writes it."""
-        self._being_written: set[int] = set()
+        self._being_written: set[int | None] = set()
+        """Their keys: another block with the same state is no different."""
 
     def begin_step(self) -> None:
         """States entered so far have been written."""
@@ -234,8 +235,8 @@ class AlignedMambaManager(MambaManager):
         """What enters is written only at the end of this step."""
         chosen = super().enterable(request, first, full)
         if self.read_once_written:
-            table = request.block_tables[self.index]
-            self._being_written.update(table[i] for i in chosen if table[i] != NULL_BLOCK)
+            table, keys, step = request.block_tables[self.index], request.block_keys, self.keys_per_block
+            self._being_written.update(keys[(i + 1) * step - 1] for i in chosen if table[i] != NULL_BLOCK)
         return chosen
 
     def blocks_needed(
@@ -249,7 +250,8 @@ class AlignedMambaManager(MambaManager):
         """One block if the step leaves the last one, at first the speculative ones too, and the hit block if
         it is free now.
         """
-        if not self._being_written.isdisjoint(hits):
+        hit_keys = (self.pool.key_of_block[block] for block in hits if block != NULL_BLOCK)
+        if not self._being_written.isdisjoint(hit_keys):
             return NEVER  # a state can be taken up only when the step that writes it is over
         free_hits = self.num_free_hits(hits)
         needed = super().blocks_needed(request, num_slots, hits, num_computed_tokens, most_blocks)

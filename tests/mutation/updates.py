@@ -180,6 +180,12 @@ UPDATES: dict[str, Mutant] = {
         "True",
         "0.16.0/connector_fail-1",
     ),
+    "sessions_are_not_lost": one(
+        "vLLM 0.16.0: a session whose turn ends while it waits leaves the waiting queue for good",
+        "if from_waiting is not None:\n    state.waiting.remove(from_waiting)",
+        "pass",
+        "0.16.0-found/lost_session-104",
+    ),
     "broken_requests_end_first": one(
         "with policy fail requests end after the other outputs of the step",
         "return {__request.request_id for __request in broken}, broken",
