@@ -10,6 +10,7 @@ import pytest
 
 from cost_models import load_calibration
 from tests.cli.helpers import dryserve
+from tests.conftest import REPO
 from tests.own_machine.machines import Noise, engine_on, record
 
 SCENARIO = """\
@@ -97,7 +98,8 @@ def test_the_answer_has_tables_pages_and_a_figure(folder: Path) -> None:
     assert told["constants"]["memory_gain"]["low"] < 0.8 < told["constants"]["memory_gain"]["high"]
     written = {path.name for path in (folder / "answers" / "mine").iterdir()}
     assert written >= {"machine.json", "step_kinds.csv", "constants.csv", "held_out_steps.csv"}
-    assert written >= {"report.md", "report.html", "step_times.png"} or "figures" in written
+    assert written >= {"report.md", "report.html"}
+    assert (folder / "answers" / "mine" / "figures" / "step_times.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
@@ -180,3 +182,20 @@ def test_nothing_that_can_be_fitted_writes_no_calibration_and_exits_1(folder: Pa
     assert done.returncode == 1
     assert "200 are the fewest" in done.stdout
     assert not (folder / "short.json").exists()
+
+
+@pytest.mark.parametrize("name", ["llm", "llm_async"])
+def test_a_recording_of_a_real_engine_has_times_by_kind_and_is_too_short_to_fit(
+    name: str, folder: Path
+) -> None:
+    """A tiny model on a CPU: held against some GPU, for the times are read alike."""
+    recording = REPO / "tests" / "recordings" / "data" / "0.16.0" / f"{name}.jsonl.gz"
+    named = ("--model", "meta-llama/Llama-3.2-1B", "--gpu", "l4", "--no-figures", "--json")
+    done = dryserve("calibrate", recording, *named, "--out", "cpu.json", cwd=folder)
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert all("200 are the fewest" in each["left_because"] for each in told["constants"].values())
+    by_kind = {row["kind"]: row for row in told["held_out_errors"]}
+    mixed, alone = by_kind["decode and prefill, up to 512 tokens"], by_kind["decode, batch 1"]
+    assert mixed["measured_s"] > alone["measured_s"] > 1e-4
+    assert not (folder / "cpu.json").exists()

@@ -141,12 +141,16 @@ class OwnMachine(Answer):
     def blocks(self) -> Iterable[Block]:
         """The constants, the errors on held-out steps, and what was left out."""
         minutes = "every other minute" if self._minutes >= 6 else "every other sixth of the time"
-        yield Paragraph(
-            f"{self.num_fitted:,} steps of {minutes} fitted, {len(self.held_out):,} steps between them held "
-            f"out; {self.num_outliers:,} fitted steps were too far off to count. Intervals are of 95 % and "
-            f"rest on {self.num_stretches} stretches of time: they tell noise, not what the model's form "
-            "leaves out."
+        told = (
+            f"{self.num_fitted:,} steps of {minutes} to fit to, {len(self.held_out):,} between them held out."
         )
+        if self.fitted:
+            told += (
+                f" {self.num_outliers:,} fitted steps were too far off to count. Intervals are of 95 % and "
+                f"rest on {self.num_stretches} stretches of time: they tell noise, not what the model's form "
+                "leaves out."
+            )
+        yield Paragraph(told)
         header = ("constant", "", "before", "fitted", "95 % interval")
         rows = [self._constant_row(constant) for constant in self.constants]
         yield Table(header, tuple(rows), (False, False, True, True, True))
