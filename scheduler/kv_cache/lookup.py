@@ -65,7 +65,8 @@ class PrefixLookup:
 
         Where the release has each spec give up its last block for the drafter only once, it looks one block
         further to do so (also beyond the text's last token), until a later pass that gives up none has
-        shortened the length. There groups of a single spec are searched likewise.
+        shortened the length. There groups of a single spec are searched likewise, and every spec of full
+        attention is cut to the length in the end; earlier releases cut the first alone.
         """
         alignment, once = self._alignment, self._drop_once
         found: list[list[list[int]] | None] = [None] * len(self._spec_sets)
@@ -95,9 +96,9 @@ class PrefixLookup:
             if one_pass or length >= before:
                 break
         hits = PrefixHits([[] for _ in range(self._num_groups)])
-        for spec_set, blocks_found in zip(self._spec_sets, found, strict=True):
+        for i, (spec_set, blocks_found) in enumerate(zip(self._spec_sets, found, strict=True)):
             assert blocks_found is not None
-            if spec_set.manager.spec.kind is GroupKind.FULL:
+            if spec_set.manager.spec.kind is GroupKind.FULL and (i == 0 or once):
                 shorten(blocks_found, length // spec_set.manager.block_size)
             for group, group_hits in zip(spec_set.groups, blocks_found, strict=True):
                 hits.blocks[group] = group_hits
