@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from scheduler.release import release
 from sim.cluster.recorder import Status
 from tests.cluster.helpers import FixedTimer, make_table, make_world, step_spans, times_of, token_times_s
 
@@ -74,6 +77,28 @@ def test_two_pipeline_stages_work_on_two_batches_at_once():
     )
     world.run()
     assert step_spans(world) == [(0.0, 2.0), (1.0, 3.0)]
+
+
+@pytest.mark.parametrize(("version", "in_flight"), [("0.16.0", 2), ("0.33.0", 3)])
+def test_a_pipeline_ahead_of_the_gpu_has_one_batch_more_than_stages_in_flight_later(version, in_flight):
+    world = make_world(
+        make_table([0.0]), FixedTimer(2.0, num_stages=2), async_scheduling=True, release=release(version)
+    )
+    assert world.replicas[0]._depth == in_flight
+
+
+def test_two_requests_take_turns_in_two_stages_and_each_token_waits_for_the_one_before():
+    """vLLM 0.33.0. A step takes 2 s, a stage 1 s: each has a token every 2 s, 1 s apart."""
+    world = make_world(
+        make_table([0.0, 0.0], prompt=64, output=3),
+        FixedTimer(2.0, num_stages=2),
+        max_num_batched_tokens=64,
+        async_scheduling=True,
+        release=release("0.33.0"),
+    )
+    world.run()
+    assert token_times_s(world, 0) == [2.0, 4.0, 6.0]
+    assert token_times_s(world, 1) == [3.0, 5.0, 7.0]
 
 
 def test_a_request_that_arrives_during_a_step_is_not_in_it():
