@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sim import *  # noqa: F403
 
 if "__path__" not in globals():  # in a checkout; a wheel holds it beside this file
-    __path__ = [str(Path(__file__).with_name("plugins"))]
+    __path__ = [str(Path(__file__).with_name("sim") / "recordings" / "inside_vllm")]
 
 
 def main() -> None:

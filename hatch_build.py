@@ -3,7 +3,7 @@
 In a checkout the folders are packages of their own (`import sim`). On PyPI others have such names, and pip
 lets the later one overwrite the earlier without a word. In a wheel they are therefore `dryserve.sim`,
 `dryserve.scheduler` and so on: the same files, with the imports of one another rewritten, and `dryserve.py`
-as `dryserve/__init__.py`. What lies in `plugins` goes beside it. With DRYSERVE_COMPILE=1 mypyc compiles the
+as `dryserve/__init__.py`. What serving engines import goes beside it. With DRYSERVE_COMPILE=1 mypyc compiles the
 step loop.
 
     python hatch_build.py FOLDER FROM...   # rewrite the imports of other files, such as tests, into a folder
@@ -26,6 +26,8 @@ from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGES = ("sim", "scheduler", "cost_models", "scenarios")
+ENGINE_SIDE = "sim/recordings/inside_vllm"
+"""What serving engines import goes to the top, so that it needs nothing else of the package."""
 COMPILE = "DRYSERVE_COMPILE"
 _MAIN = '"""`python -m dryserve` is the command."""\n\nfrom dryserve import main\n\nmain()\n'
 
@@ -77,7 +79,7 @@ def lay_out(root: Path, package: Path) -> None:
     """Write the package as a wheel has it, from the checkout at `root`."""
     for name in PACKAGES:
         copy_rewritten(root / name, package / name)
-    copy_rewritten(root / "plugins", package)
+    (package / ENGINE_SIDE / "recording").rename(package / "recording")
     (package / "__init__.py").write_text(
         rewritten((root / "dryserve.py").read_text(encoding="utf-8")), encoding="utf-8"
     )
