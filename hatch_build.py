@@ -3,8 +3,8 @@
 In a checkout the folders are packages of their own (`import sim`). On PyPI others have such names, and pip
 lets the later one overwrite the earlier without a word. In a wheel they are therefore `dryserve.sim`,
 `dryserve.scheduler` and so on: the same files, with the imports of one another rewritten, and `dryserve.py`
-as `dryserve/__init__.py`. What serving engines import goes beside it. With DRYSERVE_COMPILE=1 mypyc compiles the
-step loop.
+as `dryserve/__init__.py`. What serving engines import goes beside it. With DRYSERVE_COMPILE=1 mypyc compiles
+the step loop.
 
     python hatch_build.py FOLDER FROM...   # rewrite the imports of other files, such as tests, into a folder
 """
