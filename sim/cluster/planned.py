@@ -82,16 +82,26 @@ class Plan:
             self.update_s.append(now)
 
     def fill_ahead(
-        self, run: DecodeRun, in_flight_end_s: list[float], host_free_s: float, entry_s: float, end_s: float
+        self,
+        run: DecodeRun,
+        in_flight_end_s: list[float],
+        host_free_s: float,
+        entry_s: float,
+        end_s: float,
+        *,
+        waits_for_tokens: bool,
     ) -> None:
         """Times of batches scheduled while others are in flight, on one GPU or in the stages of a pipeline.
 
-        `in_flight_end_s`: when those end, s. `entry_s`, `end_s`: as in `servers.GpuQueue`.
+        `in_flight_end_s`: when those end, s. `entry_s`, `end_s`: as in `servers.GpuQueue`. Where a batch
+        waits for the tokens of the one before, it begins at that one's end.
         """
         now, host_s, ends = self.begins_s, run.host_s, in_flight_end_s
         self.entry_s = []
         for turn, gpu_s in enumerate(run.gpu_s):
             stage_s = run.stage_s[turn]
+            if waits_for_tokens:
+                entry_s = end_s
             self.start_s.append(now if now > entry_s else entry_s)
             host_free_s = (now if now > host_free_s else host_free_s) + host_s
             self.host_free_s.append(host_free_s)
@@ -201,7 +211,8 @@ class PlannedReplica(Replica):
             plan.fill(run.gpu_s, run.host_s, self._host_free_s, self._gpu.entry_s)
         else:
             ends = [batch.end_s for batch in self._in_flight]
-            plan.fill_ahead(run, ends, self._host_free_s, self._gpu.entry_s, self._gpu.last_end_s)
+            entry_s, end_s = self._gpu.entry_s, self._gpu.last_end_s
+            plan.fill_ahead(run, ends, self._host_free_s, entry_s, end_s, waits_for_tokens=self._decodes_wait)
         return plan
 
     def _turns_to_plan(self) -> int:

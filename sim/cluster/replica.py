@@ -5,8 +5,9 @@ GPU works on this one (asynchronous scheduling); a pipeline takes as many as it 
 The host needs `host_s` for a batch before the GPU can begin it: with depth 1 that adds to every step, with
 more it passes while the GPU is busy with the batch before, and shows only where it is the longer of the two.
 
-Where a pipeline spaces the decodes of a request (`EngineCore.decode_spacing`), a call that finds nobody due
-puts an empty batch among those in flight, and a decode begins when the token before it exists.
+In a pipeline ahead of the GPU a decode begins when the token before it exists. Where the decodes of a request
+are spaced (`EngineCore.decode_spacing`), a call that finds nobody due puts an empty batch among those in
+flight.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class Replica:
         self._gpu = GpuQueue()
         self._ready_s = 0.0
         """When the inputs of the latest batch are there, apart from the host's work, s."""
+        self._decodes_wait = spec.is_pipeline_ahead
         self._spaces_decodes = engine.decode_spacing > 1
         self._last_ends_s: deque[float] = deque([0.0], maxlen=engine.decode_spacing)
         """When the latest batch ends, as of each of the latest calls."""
@@ -322,8 +324,9 @@ class Replica:
         else:
             cost, split = time_speculative_step(self._timer, self._drafter, output, self._windows)
         ready_s = 0.0 if connector is None else connector.ready_s
-        if self._spaces_decodes and split[0]:
-            ready_s = max(ready_s, self._last_ends_s[0])
+        if self._decodes_wait and split[0]:
+            token_s = self._last_ends_s[0] if self._spaces_decodes else self._gpu.last_end_s
+            ready_s = max(ready_s, token_s)
         self._ready_s = ready_s
         start_s = max(max(now, self._gpu.entry_s), ready_s)
         self._host_free_s = max(now, self._host_free_s) + cost.host_s

@@ -68,6 +68,11 @@ class ReplicaSpec:
         """Batches in flight."""
         return self.scheduler.batches_in_flight(self.release.rules)
 
+    @property
+    def is_pipeline_ahead(self) -> bool:
+        """Whether a pipeline schedules ahead, so that tokens in flight are inputs of batches in flight."""
+        return self.scheduler.async_scheduling and self.scheduler.pipeline_parallel_size > 1
+
 
 def kv_capacity_tokens(config: KVCacheConfig, max_num_batched_tokens: int, most_tokens: int) -> int:
     """Most tokens, up to `most_tokens`, that one request can have in the KV cache with nobody beside it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from scheduler.release import release
@@ -99,6 +101,38 @@ def test_two_requests_take_turns_in_two_stages_and_each_token_waits_for_the_one_
     world.run()
     assert token_times_s(world, 0) == [2.0, 4.0, 6.0]
     assert token_times_s(world, 1) == [3.0, 5.0, 7.0]
+
+
+def test_without_spacing_a_batch_with_decodes_waits_for_the_tokens_of_the_one_before():
+    """vLLM 0.16.0, the same two. The first decodes beside 63 tokens of the second's prompt, and that batch
+    waits for its token: one stage is empty all the time."""
+    world = make_world(
+        make_table([0.0, 0.0], prompt=64, output=3),
+        FixedTimer(2.0, num_stages=2),
+        max_num_batched_tokens=64,
+        async_scheduling=True,
+        release=release("0.16.0"),
+    )
+    world.run()
+    assert token_times_s(world, 0) == [2.0, 4.0, 6.0]
+    assert token_times_s(world, 1) == [6.0, 8.0, 10.0]
+
+
+@pytest.mark.parametrize("version", ["0.16.0", "0.33.0"])
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_no_token_comes_sooner_after_the_one_before_than_a_pass_through_all_stages(version, stages):
+    world = make_world(
+        make_table([0.0, 0.5, 0.5, 3.0, 9.0], prompt=40, output=6),
+        FixedTimer(2.0, num_stages=stages),
+        max_num_batched_tokens=64,
+        async_scheduling=True,
+        release=release(version),
+    )
+    world.run()
+    for request in range(5):
+        times_s = token_times_s(world, request)
+        assert len(times_s) == 6
+        assert all(later - sooner >= 2.0 for sooner, later in pairwise(times_s))
 
 
 def test_a_request_that_arrives_during_a_step_is_not_in_it():
