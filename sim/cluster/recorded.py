@@ -45,11 +45,20 @@ class RecordedReplica(Replica):
         self._engine.watch(self._note_plan)
 
     def _note_plan(self, output: SchedulerOutput) -> None:
+        if not output.total_num_scheduled_tokens and not self._spaces_decodes:
+            self._note_empty(output)
+
+    def _keep_empty(self, output: SchedulerOutput, now: float) -> bool:
+        kept = super()._keep_empty(output, now)
+        if not kept:
+            self._note_empty(output)
+        return kept
+
+    def _note_empty(self, output: SchedulerOutput) -> None:
         """An empty step is scheduled and over at once; it may report who has finished."""
-        if not output.total_num_scheduled_tokens:
-            index, self._num_recorded = self._num_recorded, self._num_recorded + 1
-            self._write_step(index, output, self._env.now, {})
-            self._writer.update(index, self._env.now, {}, {}, self._queues())
+        index, self._num_recorded = self._num_recorded, self._num_recorded + 1
+        self._write_step(index, output, self._env.now, {})
+        self._writer.update(index, self._env.now, {}, {}, self._queues())
 
     def _queues(self) -> tuple[int, int, int]:
         engine = self._engine

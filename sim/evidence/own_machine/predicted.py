@@ -2,7 +2,8 @@
 
 Each step is predicted from where the engine really stood when it began. With c its seconds on the GPU, h on
 the host and e how much earlier the host could begin, it takes max(h + c - e, c), and at least until the host
-has prepared the next step, if that is in flight already. This is what the simulated engine does too.
+has prepared the next step, if that is in flight already. In a pipeline it takes at least the time of a stage,
+and its decodes wait for tokens of a step in flight. The simulated engine does the same.
 """
 
 from __future__ import annotations
@@ -100,11 +101,12 @@ class Predictor:
 def _on_gpu_s(
     timer: StepCostModel, drafter: DraftModel | None, steps: Sequence[TimedStep]
 ) -> tuple[Floats, Floats]:
-    """By step, the seconds on the GPU through all stages, and in the slowest stage."""
+    """By step, the seconds on the GPU through all stages, and the least time after the step before it."""
     rows = []
     for step in steps:
         cost = timer.step(step.shape)
         draft_s = 0.0 if drafter is None else drafter.draft_s(step.shape, *step.drafting)
-        rows.append((cost.gpu_s + draft_s, cost.stage_s + draft_s))
+        gpu_s = cost.gpu_s + draft_s
+        rows.append((gpu_s, max(cost.stage_s + draft_s, gpu_s - step.token_lead_s)))
     columns = np.array(rows, dtype=np.float64).reshape(-1, 2).T
     return columns[0], columns[1]

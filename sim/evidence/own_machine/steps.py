@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cost_models import StepShape
+from scheduler.release import release
 from sim.errors import input_error
 from sim.recordings import RecordedStep, Recording, StepScheduled, StepUpdated
 from sim.values import Floats
@@ -39,6 +40,8 @@ class TimedStep:
     next_lead_s: the same of the step after it, if that was in flight before this one's output came: the host
     looks at no output before it has prepared that one; -inf if it was not.
     next_requests: requests in that step.
+    token_lead_s: in a pipeline that schedules ahead, how long before `begin_s` the tokens were there that the
+    decodes need; inf elsewhere.
     """
 
     shape: StepShape
@@ -49,6 +52,7 @@ class TimedStep:
     host_lead_s: float
     next_lead_s: float
     next_requests: int
+    token_lead_s: float
     after_idle: bool
 
     @property
@@ -97,7 +101,7 @@ def timed_steps(recording: Recording, windows: Sequence[int] = ()) -> list[Timed
     updated = _in_order(recording)
     if not any(step.update_start_s > step.schedule_start_s for step in updated if step.update_start_s):
         raise input_error("has no times of steps", where=str(recording.path))
-    host_from_s = _host_begins(recording)
+    host_from_s, token_s = _host_begins(recording), _tokens_come(recording)
     found: list[TimedStep] = []
     last: RecordedStep | None = None
     for step, follower in zip(updated, [*updated[1:], None], strict=True):
@@ -123,6 +127,7 @@ def timed_steps(recording: Recording, windows: Sequence[int] = ()) -> list[Timed
                 host_lead_s=max(begin_s - host_from_s[step.index], 0.0),
                 next_lead_s=next_lead_s,
                 next_requests=next_requests,
+                token_lead_s=begin_s - token_s[step.index] if shape.num_decodes else inf,
                 after_idle=after_idle,
             )
         )
@@ -162,6 +167,25 @@ def _host_begins(recording: Recording) -> dict[int, float]:
             is_next, in_flight = True, in_flight - 1
             last = recording.steps[call.index]
     return begins
+
+
+def _tokens_come(recording: Recording) -> list[float]:
+    """By step, when the tokens came that its decodes need, which may be in flight when it is scheduled.
+
+    They are of the call before it, or of as many calls before it as there are stages where decodes are
+    spaced. Only a pipeline has to wait for them.
+    """
+    settings, steps = recording.settings, recording.steps
+    stages = settings.pipeline_parallel
+    if stages is None or stages == 1 or not settings.config.get("async_sched"):
+        return [-inf] * len(steps)
+    calls_back = stages if release(recording.release).rules.pipelines_space_decodes else 1
+    came_s = [-inf]
+    for step in steps:
+        came_s.append(came_s[-1])
+        if step.request_ids and step.update_start_s is not None:
+            came_s[-1] = step.update_start_s
+    return [came_s[max(index + 1 - calls_back, 0)] for index in range(len(steps))]
 
 
 def _shape(step: RecordedStep, windows: Sequence[int]) -> tuple[StepShape, Drafting]:
