@@ -6,12 +6,9 @@ The model and the KV connector answer as recorded. What a step is compared by st
 
 from __future__ import annotations
 
-import zlib
-from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from sys import byteorder
 from typing import cast
 
 from scheduler import (
@@ -40,6 +37,7 @@ from sim.recordings import (
     StepScheduled,
     StepUpdated,
 )
+from sim.recordings.writer import blocks_checksum
 from sim.values import Json
 
 _OF_OUTPUT = {"repetition": "stop"}
@@ -273,7 +271,9 @@ class _Play:
             ],
         )
         compare("queues after scheduling", step.after_schedule._asdict(), self._queues()._asdict())
-        compare("blocks handed out (checksum)", step.blocks_crc, self._blocks_crc(output, known))
+        compare(
+            "blocks handed out (checksum)", step.blocks_crc, blocks_checksum(self._new_blocks(output, known))
+        )
 
     def _update(self, step: RecordedStep) -> None:
         self.next_step = step.index
@@ -331,23 +331,17 @@ class _Play:
                 [[i, *replayed[i]] for i in ids if i in replayed],
             )
 
-    def _blocks_crc(self, output: SchedulerOutput, known: dict[int, list[int]]) -> int:
-        """The checksum of the blocks handed out, as recordings have it."""
-        numbers = array("i")
+    def _new_blocks(
+        self, output: SchedulerOutput, known: dict[int, list[int]]
+    ) -> Iterator[tuple[int, list[Sequence[int]]]]:
+        """By number of a request, the blocks handed out to it; `known` are the lengths of tables before."""
         admitted = {*output.new, *output.resumed}
         for request in output.requests:
-            tables: Sequence[list[int]] = request.block_tables
+            lengths = [0] * len(request.block_tables)
             if request not in admitted:
                 lengths = known[request.request_id]
-                tables = [table[length:] for table, length in zip(tables, lengths, strict=True)]
-            if any(tables):
-                numbers.append(self._numbers[request.request_id])
-                for table in tables:
-                    numbers.append(len(table))
-                    numbers.extend(table)
-        if byteorder == "big":
-            numbers.byteswap()
-        return zlib.crc32(numbers) if numbers else 0
+            tables = zip(request.block_tables, lengths, strict=True)
+            yield self._numbers[request.request_id], [table[length:] for table, length in tables]
 
     def _numbers_of(self, requests: Iterable[Request]) -> list[int]:
         return [self._numbers[request.request_id] for request in requests]
