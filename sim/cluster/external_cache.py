@@ -148,7 +148,7 @@ class ExternalCacheSpec:
 
     def load_bytes(self, num_tokens: int, end_tokens: int) -> float:
         """Bytes of a load of `num_tokens` tokens of a text, up to the first `end_tokens` of it."""
-        attended = float(num_tokens)
+        attended = num_tokens
         if self.window is not None:
             attended = min(num_tokens, self.window.attended(end_tokens))
         share = self.windowed_share
