@@ -46,6 +46,8 @@ class KVGroupSpec:
             raise ValueError(f"a sliding group needs a window of at least 1 token, not {self.window}")
         if self.kind is GroupKind.CHUNKED_LOCAL and self.chunk < 1:
             raise ValueError(f"a chunked-local group needs a chunk of at least 1 token, not {self.chunk}")
+        if self.num_speculative_blocks < 0:
+            raise ValueError(f"num_speculative_blocks must be at least 0, not {self.num_speculative_blocks}")
 
 
 @dataclass(frozen=True, slots=True)
