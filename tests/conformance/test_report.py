@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from scheduler import SchedulerOutput
-from scheduler.scheduler import Scheduler
 from sim.cli.commands import app
 from sim.errors import InputError
 from sim.evidence.conform import conform
+from sim.evidence.conform.pretended import PretendedModel
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "0.16.0"
 
@@ -122,14 +122,14 @@ def test_an_error_within_a_step_is_told_with_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     calls = iter(range(1000))
-    schedule = Scheduler.schedule
+    sample = PretendedModel.sample
 
-    def fails_once(scheduler: Scheduler) -> SchedulerOutput:
+    def fails_once(model: PretendedModel, output: SchedulerOutput) -> list[list[int]]:
         if next(calls) == 5:
             raise error("for the test")
-        return schedule(scheduler)
+        return sample(model, output)
 
-    monkeypatch.setattr(Scheduler, "schedule", fails_once)
+    monkeypatch.setattr(PretendedModel, "sample", fails_once)
     changed_copy("fcfs_basic-0.json.gz", tmp_path, lambda case: None)
     changed_copy("fcfs_basic-1.json.gz", tmp_path, lambda case: None)
     report = conform([tmp_path], plain=True)
