@@ -215,7 +215,7 @@ class TraceWorkload(Alternatives, RequestsSection):
         ),
     ]
     format: Annotated[
-        Literal["auto", "azure", "mooncake", "burstgpt", "csv", "vidur"],
+        Literal["auto", "azure", "mooncake", "burstgpt", "csv", "vidur", "recording"],
         Field(description="form of the file; auto = by its first line"),
     ] = "auto"
     time_scale: Annotated[_Scale | None, Field(description="multiply the gaps by this")] = None

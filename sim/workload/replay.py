@@ -128,7 +128,7 @@ def _prompts(scenario: Scenario, section: TraceWorkload, rows: TraceRows) -> Pro
         message = "the trace says itself which blocks its prompts share"
         raise InputError([scenario.fault("workload.prefixes", message)])
     offsets = np.concatenate([[0], np.cumsum(rows.num_hashes)])
-    return HashedPrompts(rows.hash_ids, offsets, section.hash_block_tokens)
+    return HashedPrompts(rows.hash_ids, offsets, rows.block_tokens or section.hash_block_tokens)
 
 
 def _turns(session: Ints, prompt: Ints, output: Ints) -> tuple[Ints, Ints]:

@@ -154,7 +154,8 @@ class TraceRows:
     """Requests as recorded. `line` is the line of the file; `time_s` counts from the first row of the file.
 
     `classes` and `sessions` hold a number for each row, -1 for none; `class_names` names the classes. A trace
-    with hashed blocks has `hash_ids`, those of all rows on end, and `num_hashes`, how many each row has.
+    with hashed blocks has `hash_ids`, those of all rows on end, and `num_hashes`, how many each row has;
+    `block_tokens` is how many tokens one stands for, if the trace says so itself.
     """
 
     line: Ints
@@ -167,6 +168,7 @@ class TraceRows:
     class_names: tuple[str, ...] = ()
     hash_ids: Ints | None = None
     num_hashes: Ints | None = None
+    block_tokens: int | None = None
     notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -191,6 +193,7 @@ class TraceRows:
             class_names=self.class_names,
             hash_ids=hash_ids,
             num_hashes=num_hashes,
+            block_tokens=self.block_tokens,
             notes=self.notes,
         )
 

@@ -15,6 +15,7 @@ from typing import IO
 import numpy as np
 
 from sim.errors import Fault, did_you_mean, input_error
+from sim.recordings import is_recording
 from sim.workload.csv_trace import CsvTrace
 from sim.workload.mooncake_trace import MooncakeTrace
 from sim.workload.table import FaultLog, TraceRows
@@ -39,15 +40,17 @@ def read_trace(
     Raises `InputError` with all faults of the part that was read (the first twenty, and how many more), or
     when no row is left. `named` has the place and the field of the scenario that name the file.
     """
+    if form == "recording" or (form == "auto" and is_recording(Path(path))):
+        from sim.workload.recording_trace import recorded_rows  # late: few replay recordings
+
+        pieces, span_s = _read_window(iter([recorded_rows(path)]), window)
+        return _joined(pieces, span_s, path)
     log = FaultLog(path)
     with open_trace(Path(path), named) as lines:
         trace = _open_form(lines, form, block_tokens, log)
         pieces, span_s = _read_window(iter(trace), window)
     log.raise_if_any()
-    if not sum(map(len, pieces)):
-        said = f"; its times run from 0 to {span_s:g} s" if span_s >= 0 else ""
-        raise input_error(f"no request to replay{said}", where=path)
-    rows = _join(pieces)
+    rows = _joined(pieces, span_s, path)
     rows.notes = trace.notes
     return rows
 
@@ -84,6 +87,14 @@ def _read_window(pieces: Iterator[TraceRows], window: TraceWindow) -> tuple[list
         if window.num_requests is not None and count >= window.num_requests:
             break
     return kept, latest_s
+
+
+def _joined(pieces: list[TraceRows], span_s: float, path: str) -> TraceRows:
+    """All rows of the pieces; `InputError` if there are none."""
+    if not sum(map(len, pieces)):
+        said = f"; its times run from 0 to {span_s:g} s" if span_s >= 0 else ""
+        raise input_error(f"no request to replay{said}", where=path)
+    return _join(pieces)
 
 
 def _join(pieces: list[TraceRows]) -> TraceRows:
