@@ -81,7 +81,7 @@ def is_recording(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             begin = zlib.decompressobj(31).decompress(file.read(4096), 200)
-    except (OSError, zlib.error):
+    except (OSError, ValueError, zlib.error):  # ValueError: a null character in the name
         return False
     return FORMAT.encode("ascii") in begin
 
