@@ -39,6 +39,11 @@ class KVGroupSpec:
     mamba_mode: Literal["none", "align", "all"] = "none"
     num_speculative_blocks: int = 0
 
+    @property
+    def is_aligned(self) -> bool:
+        """Whether this is a Mamba group in mode "align"."""
+        return self.kind is GroupKind.MAMBA and self.mamba_mode == "align"
+
     def __post_init__(self) -> None:
         if self.block_size < 1:
             raise ValueError(f"block_size must be at least 1, not {self.block_size}")
@@ -91,6 +96,12 @@ class KVCacheConfig:
     def common_block_size(self) -> int:
         """Least common multiple of the groups' block sizes, tokens: hit lengths are multiples of it."""
         return lcm(*(group.block_size for group in self.groups))
+
+    @property
+    def common_state_size(self) -> int:
+        """The same where hits may end inside blocks of Mamba "align" groups, at any of their block hashes."""
+        sizes = (self.hash_block_size if group.is_aligned else group.block_size for group in self.groups)
+        return lcm(*sizes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,8 @@ class Rules:
     """With speculation, blocks also enter the cache when an output has been processed."""
     checkpoint_states: bool = _since("0.33.0")
     """Mamba "align": only states from which a replay of the prompt can start enter the cache, and all prefill
-    chunks but the last end at block boundaries, or where such a state is wanted.
+    chunks but the last end at block boundaries, or where such a state is wanted. Hits may end inside a block
+    whose state has been entered; it is copied before a request goes on from it.
     """
     read_states_once_written: bool = _since("0.33.0")
     """Mamba "align": nobody is admitted with a state that is written only in the same step."""

@@ -30,7 +30,7 @@ _MANAGERS: dict[GroupKind, type[GroupManager]] = {
 
 
 def _manager_class(spec: KVGroupSpec) -> type[GroupManager]:
-    if spec.kind is GroupKind.MAMBA and spec.mamba_mode == "align":
+    if spec.is_aligned:
         return AlignedMambaManager
     return _MANAGERS[spec.kind]
 
@@ -63,7 +63,6 @@ class GroupedKVCache(KVCache):
         )
         self.pool = pool
         self.hasher = BlockHasher(config.hash_block_size, drafter.hash_lookahead)
-        self._entry_limit = EntryLimit(config, rules, drafter)
         self.managers = [
             _manager_class(spec)(
                 spec,
@@ -74,24 +73,27 @@ class GroupedKVCache(KVCache):
             )
             for index, spec in enumerate(config.groups)
         ]
-        if self.caching:
-            self._choose_what_to_enter(config, rules)
         self._droppers = [manager for manager in self.managers if not manager.keeps_all]
         self._state_chunks: StateChunks | None = None
         if any(isinstance(manager, AlignedMambaManager) for manager in self.managers):
             self._state_chunks = StateChunks(config.hash_block_size, rules, drafter, largest_chunk)
         self._lookup = PrefixLookup(config, self.managers, rules, drops_last_hit=self.drop_last_hit)
+        self._entry_limit = EntryLimit(config, self._lookup.alignment, rules, drafter)
+        if self.caching:
+            self._choose_what_to_enter(config, rules)
         self.block_sizes = [manager.block_size for manager in self.managers]
         self.holders = {}
 
     def _choose_what_to_enter(self, config: KVCacheConfig, rules: Rules) -> None:
-        common, drop = config.common_block_size, self.drop_last_hit
+        common, drop = self._lookup.alignment, self.drop_last_hit
         retention = config.window_retention_tokens
         for manager in self.managers:
             spec = manager.spec
             manager.align_after_drop = rules.drop_last_hit_once
             if isinstance(manager, AlignedMambaManager):
                 manager.read_once_written = rules.read_states_once_written
+                if rules.checkpoint_states:
+                    manager.lookup_size = config.hash_block_size
             by_window = spec.kind is GroupKind.SLIDING and rules.enter_reachable_window_blocks
             if by_window or (isinstance(manager, AlignedMambaManager) and rules.checkpoint_states):
                 assert retention != "release", "the engine puts the release's default in"
@@ -99,9 +101,10 @@ class GroupedKVCache(KVCache):
                 manager.reachable = ReachableBlocks(
                     spec.block_size, manager.window, common, retention, drop, beyond
                 )
-            is_state = isinstance(manager, AlignedMambaManager) and len(config.groups) > 1 and not drop
-            is_larger = spec.kind is GroupKind.FULL and manager.keys_per_block > 1
-            if rules.enter_common_lengths and (is_larger or is_state):
+            is_larger = manager.keys_per_block > 1
+            is_state = isinstance(manager, AlignedMambaManager) and len(config.groups) > 1
+            is_state = is_state and (is_larger or not drop)
+            if rules.enter_common_lengths and (is_state or (is_larger and spec.kind is GroupKind.FULL)):
                 manager.prompt_boundary = PromptBoundary(
                     config.hash_block_size, spec.block_size, drop, self.hasher.lookahead, at_edges=is_state
                 )

@@ -30,7 +30,10 @@ class PrefixLookup:
     def __init__(
         self, config: KVCacheConfig, managers: Sequence[GroupManager], rules: Rules, *, drops_last_hit: bool
     ) -> None:
-        self._alignment = config.common_block_size
+        self.alignment = config.common_block_size
+        if rules.checkpoint_states:
+            self.alignment = config.common_state_size
+        """Hit lengths are multiples of so many tokens."""
         self._num_groups = len(managers)
         self._drops_last_hit = drops_last_hit
         self._drop_once = rules.drop_last_hit_once
@@ -45,16 +48,17 @@ class PrefixLookup:
         if len(self._spec_sets) > 1 or (self._drop_once and self._num_groups > 1):
             return self._find_common_hits(request, longest)
         spec_set = self._spec_sets[0]
-        size = spec_set.manager.block_size
+        size = spec_set.manager.lookup_size
         drop = self._drops_last_hit and spec_set.manager.gives_up_last_hit
         blocks = self._look_up(spec_set, request, longest, size, drop)
-        return PrefixHits(blocks, len(blocks[0]) * size)
+        tables = [spec_set.manager.table_of(group_hits) for group_hits in blocks]
+        return PrefixHits(tables, len(blocks[0]) * size)
 
     def _look_up(
         self, spec_set: _SpecSet, request: Request, longest: int, alignment: int, drop_last: bool
     ) -> list[list[int]]:
         manager = spec_set.manager
-        step = manager.keys_per_block
+        step = manager.keys_per_block * manager.lookup_size // manager.block_size
         keys = request.block_keys.all()
         if step > 1:
             keys = keys[step - 1 :: step]
@@ -68,7 +72,7 @@ class PrefixLookup:
         shortened the length. There groups of a single spec are searched likewise, and every spec of full
         attention is cut to the length in the end; earlier releases cut the first alone.
         """
-        alignment, once = self._alignment, self._drop_once
+        alignment, once = self.alignment, self._drop_once
         found: list[list[list[int]] | None] = [None] * len(self._spec_sets)
         full_first = self._spec_sets[0].manager.spec.kind is GroupKind.FULL
         one_pass = full_first and len(self._spec_sets) == 2
@@ -77,7 +81,7 @@ class PrefixLookup:
         while True:
             before = length
             for i, spec_set in enumerate(self._spec_sets):
-                size = spec_set.manager.block_size
+                size = spec_set.manager.lookup_size
                 known = found[i]
                 if known is not None and spec_set.manager.spec.kind is GroupKind.FULL:
                     length = length // size * size
@@ -101,7 +105,7 @@ class PrefixLookup:
             if spec_set.manager.spec.kind is GroupKind.FULL and (i == 0 or once):
                 shorten(blocks_found, length // spec_set.manager.block_size)
             for group, group_hits in zip(spec_set.groups, blocks_found, strict=True):
-                hits.blocks[group] = group_hits
+                hits.blocks[group] = spec_set.manager.table_of(group_hits)
         hits.num_tokens = length
         request.junction_tokens = furthest if furthest > length else 0
         return hits

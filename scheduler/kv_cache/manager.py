@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 
 from scheduler.config import KVCacheConfig, KVGroupSpec
 from scheduler.kv_cache.interface import NEVER, NULL_BLOCK
@@ -21,11 +22,11 @@ from scheduler.speculation import Drafter
 class EntryLimit:
     """Up to how many tokens the blocks of a group may be entered."""
 
-    def __init__(self, config: KVCacheConfig, rules: Rules, drafter: Drafter) -> None:
+    def __init__(self, config: KVCacheConfig, common_block_size: int, rules: Rules, drafter: Drafter) -> None:
         self._unread = max(0, drafter.reads_ahead - 1)
         self._one_group = len(config.groups) == 1
         self._everything = (self._one_group and not self._unread) or not rules.enter_common_lengths
-        self._common = config.common_block_size
+        self._common = common_block_size
         self._drops_last_hit = drafter.drops_last_hit
 
     def tokens(self, block_size: int, num_tokens: int) -> int:
@@ -49,7 +50,8 @@ class PromptBoundary:
     """The last hash boundary of a prompt: the block that holds it counts as hashed up to there.
 
     Hashes that cover `hash_lookahead` tokens ahead may not reach the end of the prompt yet; then it moves
-    along with them. `at_edges`: it counts also where it ends a block, for groups that do not enter all.
+    along with them. `at_edges`: it counts also where it ends a block, for groups that do not enter all;
+    these kept their last state a hash block before if the drafter drops the last hit block.
     """
 
     hash_block_size: int
@@ -63,6 +65,8 @@ class PromptBoundary:
         prompt = request.num_prompt_tokens - (0 if self.drops_last_hit else 1)
         boundary = min(prompt, request.num_tokens - self.hash_lookahead)
         boundary -= boundary % self.hash_block_size
+        if self.at_edges and self.drops_last_hit:
+            boundary = max(boundary - self.hash_block_size, 0)
         if boundary > num_tokens or not (self.at_edges or boundary % self.block_size):
             return 0
         return boundary
@@ -92,7 +96,7 @@ class ReachableBlocks:
         self._shift = int(looks_beyond)
         self._needed = -(-(window - 1) // block_size) + self._shift
         self._replays = retention_tokens is not None
-        segment = common_block_size if retention_tokens is None else retention_tokens
+        segment = lcm(common_block_size, block_size) if retention_tokens is None else retention_tokens
         self._segment_blocks = segment // block_size
 
     def among(self, request: Request, first: int, full: int) -> Sequence[int]:
@@ -142,7 +146,8 @@ class GroupManager:
         self, spec: KVGroupSpec, index: int, pool: BlockPool, keys_per_block: int, caching: bool
     ) -> None:
         self.spec = spec
-        self.block_size = spec.block_size
+        self.block_size = self.lookup_size = spec.block_size
+        """Hits end at multiples of `lookup_size` tokens."""
         self.index = index
         self.pool = pool
         self.caching = caching
@@ -176,6 +181,10 @@ class GroupManager:
         if drop_last:
             shorten(hits, len(hits[0]) - 1)
         self.align(hits, alignment)
+        return hits
+
+    def table_of(self, hits: list[int]) -> list[int]:
+        """The blocks of the table that hold the hits, of which there is one for each `lookup_size` tokens."""
         return hits
 
     def find_in(self, key: int, groups: Sequence[int]) -> list[int] | None:
@@ -270,7 +279,7 @@ class GroupManager:
             self.pool.enter(table[i], keys[(i + 1) * step - 1], index)
         if self.pool.events is not None:
             self.pool.events.note_stored(request, index, first, full, entered)
-            if self.prompt_boundary is not None:
+            if self.prompt_boundary is not None and not self.prompt_boundary.at_edges:
                 boundary = self.prompt_boundary.tokens(request, num_tokens)
                 if boundary % self.block_size and first <= boundary // self.block_size < full:
                     block = table[boundary // self.block_size]
@@ -295,6 +304,9 @@ class GroupManager:
             passed = num_unhashed_tokens // self.block_size
         if not boundary or boundary // self.block_size < passed:
             return
+        is_inside_state = self.lookup_size < self.block_size and boundary % self.block_size
+        if is_inside_state and boundary <= request.num_computed_tokens:
+            return  # it has been written over
         if place < len(table) and table[place] != NULL_BLOCK:
             block = table[place]
             key = request.block_keys[boundary // self.prompt_boundary.hash_block_size - 1]

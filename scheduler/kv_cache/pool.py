@@ -186,14 +186,24 @@ class BlockPool:
         elif found != block:
             cached[key] = {found: None, block: None}
 
+    def move_key(self, block: int, other: int) -> None:
+        """`other` is a copy of `block` from now on and found in its place; no event tells it."""
+        key, group = self.key_of_block[block], self.group_of_block[block]
+        assert key is not None
+        self._discard(block, key)
+        self.enter(other, key, group)
+
     def forget(self, block: int) -> None:
         """Take a block out of the prefix cache; others with the same key stay."""
         key = self.key_of_block[block]
         if key is None:
             return
-        self.key_of_block[block] = None
         if self.events is not None:
             self.events.note_removed(key, self.group_of_block[block], block)
+        self._discard(block, key)
+
+    def _discard(self, block: int, key: int) -> None:
+        self.key_of_block[block] = None
         cached = self._cached[self.group_of_block[block]]
         found = cached[key]
         if isinstance(found, dict):

@@ -74,7 +74,7 @@ class SlidingManager(WindowManager):
         """The rightmost run of hits as long as the window, null blocks before it; else the run from block
         0.
         """
-        size = self.block_size
+        size = self.lookup_size
         needed = max(-(-(self.window - 1) // size) + drop_last, 1)
         limit = min(max_tokens // size, len(keys))
         columns: list[list[int] | None] = [None] * limit
@@ -226,6 +226,13 @@ class AlignedMambaManager(MambaManager):
         """Whether a state cannot be taken up in the step that writes it."""
         self._being_written: set[int | None] = set()
         """Their keys: another block with the same state is no different."""
+        self._copies_hit = False
+
+    def table_of(self, hits: list[int]) -> list[int]:
+        """Null blocks and the block with the state; the hit may end inside it."""
+        if not hits:
+            return hits
+        return [NULL_BLOCK] * (-(-len(hits) * self.lookup_size // self.block_size) - 1) + hits[-1:]
 
     def begin_step(self) -> None:
         """States entered so far have been written."""
@@ -256,11 +263,32 @@ class AlignedMambaManager(MambaManager):
         free_hits = self.num_free_hits(hits)
         needed = super().blocks_needed(request, num_slots, hits, num_computed_tokens, most_blocks)
         most = 1 if request.block_tables else 1 + self._num_speculative
-        return min(needed - free_hits, most) + free_hits
+        if request.block_tables:
+            copies = self._is_kept(request)
+        else:
+            copies = self._ends_inside(hits, num_computed_tokens)
+        return min(needed - free_hits, most) + free_hits + copies
 
     def blocks_missing(self, request: Request, num_slots: int) -> int:
-        """One block if the step leaves the last one."""
-        return min(super().blocks_missing(request, num_slots), 1)
+        """One block if the step leaves the last one, one if it writes over a state that is to be kept."""
+        return min(super().blocks_missing(request, num_slots), 1) + self._is_kept(request)
+
+    def _ends_inside(self, hits: Sequence[int], num_computed_tokens: int) -> bool:
+        return len(hits) * self.block_size > num_computed_tokens
+
+    def _is_kept(self, request: Request) -> bool:
+        """Whether the request stands inside a block whose state can be hit as it is."""
+        if self.lookup_size == self.block_size:
+            return False
+        computed, table = request.num_computed_tokens, request.block_tables[self.index]
+        place, inside = divmod(computed, self.block_size)
+        return inside > 0 and place < len(table) and self.pool.key_of_block[table[place]] is not None
+
+    def take_hits(self, request: Request, hits: Sequence[int], num_computed_tokens: int) -> None:
+        """A state inside a block is copied before the request goes on from it."""
+        super().take_hits(request, hits, num_computed_tokens)
+        self._copies_hit = self._ends_inside(hits, num_computed_tokens)
+        request.num_cached_blocks[self.index] -= self._copies_hit
 
     def extend(self, request: Request, num_slots: int) -> None:
         """Null blocks up to the last position, one new block in all.
@@ -269,16 +297,32 @@ class AlignedMambaManager(MambaManager):
         the last position; a first step takes new ones.
         """
         table, speculative = request.block_tables[self.index], self._num_speculative
+        is_first = self._copies_hit or len(table) == request.num_cached_blocks[self.index]  # only hits yet
+        self._keep_state(request, table)
         last = -(-num_slots // self.block_size) - 1
         if len(table) >= last + 1 + speculative:
             return
         length = len(table)
-        is_first = length == request.num_cached_blocks[self.index]  # nothing yet but hits
         table += [NULL_BLOCK] * (last - length)
         for i in range(length if is_first else length - speculative, min(last, length)):
             table.append(table[i])
             table[i] = NULL_BLOCK
         table += self.pool.take(last + 1 + speculative - len(table))
+
+    def _keep_state(self, request: Request, table: list[int]) -> None:
+        """Before a state that can be hit is written over, it goes to a block of its own, or the request does
+        that has hit it.
+        """
+        if self._copies_hit:
+            self._copies_hit = False
+            hit = table[-1]
+            table[-1:] = self.pool.take(1)
+            self.pool.release([hit])
+        elif self._is_kept(request):
+            block = table[request.num_computed_tokens // self.block_size]
+            copy = self.pool.take(1)
+            self.pool.move_key(block, copy[0])
+            self.pool.release(copy)
 
     def drop_skipped(self, request: Request, num_computed_tokens: int) -> None:
         """As for windows, but null blocks stand between the states, so the walk passes over them."""

@@ -235,7 +235,7 @@ BLOCKS: dict[str, Mutant] = {
     ),
     "hits_not_aligned_over_groups": one(
         "hits over groups are multiples of the common block size",
-        "alignment, once = self._alignment, __once",
+        "alignment, once = self.alignment, __once",
         "alignment, once = 1, __once",
         TESTS + "test_hits_over_groups_of_different_block_sizes_are_multiples_of_the_larger",
     ),
@@ -312,6 +312,30 @@ BLOCKS: dict[str, Mutant] = {
         "gives_up_last_hit = False",
         "gives_up_last_hit = True",
         "0.33.0-found/mamba_hits_drop",
+    ),
+    "no_hits_inside_blocks_of_states": one(
+        "a hit may end at a block hash inside a block of states",
+        "self.alignment = config.common_state_size",
+        "pass",
+        "0.33.0-found/mamba_inside_block",
+    ),
+    "kept_states_written_over": one(
+        "a state inside a block that can be hit is copied before its request goes on",
+        "self.pool.move_key(__block, copy[0])",
+        "None",
+        "0.33.0-found/mamba_inside_block",
+    ),
+    "hit_states_written_over": one(
+        "a state hit inside a block is copied before the request goes on from it",
+        "self._copies_hit = self._ends_inside(hits, num_computed_tokens)",
+        "pass",
+        "0.33.0-found/mamba_inside_block",
+    ),
+    "states_inside_blocks_kept_to_the_end_with_eagle": one(
+        "the state entered inside a block is the one kept for a drafter that drops the last hit block",
+        "boundary = max(boundary - self.hash_block_size, 0)",
+        "pass",
+        "0.33.0-found/mamba_inside_drop",
     ),
     "states_passed_by": one(
         "a state counts for a longer prompt only while no step runs over it, hashed or not",
