@@ -290,23 +290,24 @@ class GroupManager:
         """Which of the full blocks `first` … `full` - 1 to enter in the prefix cache."""
         return range(first, full)
 
-    def enter_boundary(self, request: Request, num_tokens: int, num_unhashed_tokens: int) -> None:
+    def enter_boundary(self, request: Request, num_tokens: int, num_unhashed_tokens: int) -> int | None:
         """Let the block that holds the prompt's last hash boundary count as hashed up to there.
 
-        Blocks are entered up to `num_tokens`; if there were all hashes, up to `num_unhashed_tokens`.
+        Blocks are entered up to `num_tokens`; if there were all hashes, up to `num_unhashed_tokens`. Returns
+        the key under which it was entered just now.
         """
         if self.prompt_boundary is None:
-            return
+            return None
         boundary = self.prompt_boundary.tokens(request, num_tokens)
         table, place = request.block_tables[self.index], (boundary - 1) // self.block_size
         passed = request.num_cached_blocks[self.index]
         if self.prompt_boundary.at_edges:
             passed = num_unhashed_tokens // self.block_size
         if not boundary or boundary // self.block_size < passed:
-            return
+            return None
         is_inside_state = self.lookup_size < self.block_size and boundary % self.block_size
         if is_inside_state and boundary <= request.num_computed_tokens:
-            return  # it has been written over
+            return None  # it has been written over
         if place < len(table) and table[place] != NULL_BLOCK:
             block = table[place]
             key = request.block_keys[boundary // self.prompt_boundary.hash_block_size - 1]
@@ -315,6 +316,8 @@ class GroupManager:
                 self.pool.enter(block, key, self.index)
                 if self.pool.events is not None:
                     self.pool.events.note_boundary(request, self.index, boundary, block)
+                return key
+        return None
 
     def num_hashed_tokens(self, request: Request) -> int:
         """The end of the last block of the request that carries a key."""

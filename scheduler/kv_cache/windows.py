@@ -246,6 +246,13 @@ class AlignedMambaManager(MambaManager):
             self._being_written.update(keys[(i + 1) * step - 1] for i in chosen if table[i] != NULL_BLOCK)
         return chosen
 
+    def enter_boundary(self, request: Request, num_tokens: int, num_unhashed_tokens: int) -> int | None:
+        """That state too is written only at the end of this step."""
+        key = super().enter_boundary(request, num_tokens, num_unhashed_tokens)
+        if key is not None and self.read_once_written:
+            self._being_written.add(key)
+        return key
+
     def blocks_needed(
         self,
         request: Request,
@@ -321,6 +328,8 @@ class AlignedMambaManager(MambaManager):
         elif self._is_kept(request):
             block = table[request.num_computed_tokens // self.block_size]
             copy = self.pool.take(1)
+            if self.read_once_written:
+                self._being_written.add(self.pool.key_of_block[block])
             self.pool.move_key(block, copy[0])
             self.pool.release(copy)
 

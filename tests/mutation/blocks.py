@@ -325,6 +325,18 @@ BLOCKS: dict[str, Mutant] = {
         "None",
         "0.33.0-found/mamba_inside_block",
     ),
+    "states_inside_blocks_read_unwritten": one(
+        "a state inside a block can be taken up only when the step that writes it is over",
+        "self._being_written.add(key)",
+        "None",
+        "0.33.0-found/mamba_inside_read_30_0",
+    ),
+    "copies_read_unwritten": one(
+        "a copied state can be taken up only when the step that copies it is over",
+        "self._being_written.add(self.pool.key_of_block[block])",
+        "None",
+        "0.33.0-found/mamba_inside_read_30_1",
+    ),
     "hit_states_written_over": one(
         "a state hit inside a block is copied before the request goes on from it",
         "self._copies_hit = self._ends_inside(hits, num_computed_tokens)",
