@@ -155,7 +155,11 @@ def simulate_workload(
 
 def _recording(path: Path, setup: EngineSetup, scenario: Scenario) -> RunRecording:
     """What the recordings of a run say of its engine."""
+    from sim.recordings.reader import SUFFIX  # late: few runs are recorded
+
     deployment, engine = setup.deployment, setup.engine
+    if not path.name.endswith(SUFFIX):
+        raise input_error(f"must end in {SUFFIX}, as recordings do", where=str(path))
     if setup.replica.installed is not None:
         message = "records dryserve's own scheduler; vLLM's is recorded by dryserve.recording"
         raise input_error(message, where=str(path))

@@ -31,7 +31,10 @@ def run(
     ] = "",
     record: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also record the steps, as a real engine's (FILE.jsonl.gz)."),
+        typer.Option(
+            metavar="FILE",
+            help="Also record the steps, as a real engine's: FILE.jsonl.gz, with several replicas FILE-0.jsonl.gz, …",
+        ),
     ] = None,
     kv_events: Annotated[
         Path | None,
@@ -72,6 +75,16 @@ def run(
     typer.echo(f"simulated {result.clock_s:,.1f} s in {took_s:.1f} s{laws}; results in {folder}", err=True)
     for path in exported:
         typer.echo(f"exported {path}", err=True)
+    if record is not None:
+        from sim.cluster.recorded import recording_path
+
+        replicas = chosen.cluster.replicas
+        paths = [recording_path(record, index, replicas) for index in range(replicas)]
+        typer.echo(f"recorded {paths[0]}" + (f" … {paths[-1]}" if replicas > 1 else ""), err=True)
+    if kv_events is not None:
+        typer.echo(f"KV events in {kv_events}", err=True)
+        if not result.setup.engine.enable_prefix_caching:
+            typer.echo("note: there are none, for prefix caching is off", err=True)
     if not no_report:
         _report(result, folder)
     if result.stuck is not None:

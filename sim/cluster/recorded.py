@@ -17,6 +17,7 @@ from scheduler.output import RequestOutput
 from sim.cluster.replica import Batch, Replica
 from sim.cluster.replica_spec import ReplicaSpec
 from sim.cluster.watched import WatchedEngine
+from sim.recordings.reader import SUFFIX
 from sim.recordings.writer import RecordingWriter, blocks_checksum
 from sim.values import Json
 
@@ -189,6 +190,13 @@ class RecordedReplica(Replica):
         self._writer.close()
 
 
+def recording_path(path: Path, index: int, num_replicas: int) -> Path:
+    """Where the recording of replica `index` goes: `path`, or `name-<index>` beside it if there are several."""
+    if num_replicas == 1:
+        return path
+    return path.with_name(f"{path.name.removesuffix(SUFFIX)}-{index}{SUFFIX}")
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecording:
     """Where the recordings of a run go: `path`, or one beside it for each of several replicas; `release` and
@@ -201,10 +209,7 @@ class RunRecording:
 
     def writer(self, index: int, num_replicas: int, spec: ReplicaSpec) -> RecordingWriter:
         """The file of replica `index`."""
-        path = self.path
-        if num_replicas > 1:
-            stem, dot, suffix = path.name.partition(".")
-            path = path.with_name(f"{stem}-{index}{dot}{suffix}")
+        path = recording_path(self.path, index, num_replicas)
         scheduler = "AsyncScheduler" if spec.scheduler.async_scheduling else "Scheduler"
         settings = {**self.settings, "config": recorded_config(spec)}
         return RecordingWriter(path, self.release, scheduler, settings)

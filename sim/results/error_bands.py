@@ -87,11 +87,14 @@ class Band:
 
 
 def error_band(scenario: Scenario, *, overloaded: bool = False) -> Band | None:
-    """The band of a scenario's prediction; None where nothing like it was ever measured.
+    """The band of a scenario's prediction; None where nothing like it was ever measured, or where the constants
+    are those of one machine, which take no part in that validation.
 
     A closed loop and a burst run the engine at its limit, as any load above capacity does. Whether an open
     loop is above capacity is known only after the run: `overloaded`.
     """
+    if scenario.calibration is not None:
+        return None
     saturated = overloaded or scenario.workload.kind in ("closed_loop", "burst")
     kind = Kind.of(scenario.gpu, scenario.model, saturated=saturated)
     return None if kind is None else nearest_band(kind)

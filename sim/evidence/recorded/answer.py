@@ -135,4 +135,5 @@ def find_rules(files: Iterable[str | Path], progress: Progress = quiet) -> Rules
 
 
 def _under(best: RuleSet, recording: Recording) -> RecordingResult:
-    return RecordingResult(recording, best.release(), replay(recording, best.release()))
+    replayed = replay(recording, best.release())
+    return RecordingResult(recording, best.release(), replayed, searched=True)

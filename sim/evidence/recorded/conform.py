@@ -36,6 +36,8 @@ class RecordingResult:
     replayed: Replayed
     suspects: tuple[RuleSet, ...] = ()
     best_release: RuleSet | None = None
+    searched: bool = False
+    """Whether all sets of rules were tried already."""
 
     @property
     def steps(self) -> int:
@@ -77,7 +79,7 @@ class RecordingResult:
                 lines.append(f"  {key}")
                 lines.append(f"    recorded: {_value(recorded)}")
                 lines.append(f"    replayed: {_value(replayed)}")
-            lines += self._suspicion()
+            lines += [] if self.searched else self._suspicion()
         return "\n".join(lines)
 
     def _suspicion(self) -> list[str]:
@@ -92,6 +94,8 @@ class RecordingResult:
         best = self.best_release
         if best is not None and best.identical > self.replayed.identical:
             lines.append(f"  of whole releases {best.version} explains most: {best.identical} steps")
+        if self.recording.patched:
+            return [*lines, "  a scheduler of somebody's own may decide as no known rule does"]
         return [*lines, f"  dryserve rules {self.recording.path} looks for the whole set"]
 
 
