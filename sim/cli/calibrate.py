@@ -5,6 +5,7 @@ measured operators, or check the fits that are there.
 from __future__ import annotations
 
 from datetime import date
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated
 
@@ -73,7 +74,8 @@ def calibrate(
 
     A recording is what `dryserve.recording` writes of a running engine. Measured step times are held against
     predicted ones by kind of step, and the constants that the recording shows (host time, speed of memory, of
-    arithmetic, of all-reduces) are fitted to every other minute (every other sixth of a short recording); errors are of those between.
+    arithmetic, of all-reduces) are fitted to every other minute (of a short
+    recording, every other sixth); the errors shown are of the stretches between.
     The file written is named by a scenario's `calibration`.
 
     A folder may hold tables of matrix products, attention, mixture-of-experts blocks, collectives and small
@@ -121,7 +123,6 @@ def _fit_machine(
     paths: list[Path], named: _Named, out: Path | None, folder: Path, *, figures: bool, as_json: bool
 ) -> None:
     from sim.cli.tail import finish, print_answer
-    from sim.errors import input_error
     from sim.evidence.own_machine import fit_machine, recorded_engine
     from sim.evidence.own_machine.document import write_calibration
     from sim.recordings import load_recording
@@ -140,17 +141,21 @@ def _fit_machine(
         overrides=overrides or (),
     )
     check_writable(folder)
-    path = out or Path(f"calibration-{engine.gpu}.json")
-    if out is None and path.exists():
-        raise input_error("is there already; --out names another file, or this one", where=str(path))
     found = fit_machine(recordings, engine, date=date.today().isoformat())
     written = found.write(folder, draw=False)
     print_answer(found, as_json=as_json)
     if found.fitted:
+        path = out or _free_name(f"calibration-{found.base.gpu}")
         write_calibration(found.calibration(), path)
         typer.echo(f"written: {path}; a scenario names it with calibration: {path}", err=True)
     typer.echo(f"results in {written}", err=True)
     finish(found, written, figures=figures)
+
+
+def _free_name(stem: str) -> Path:
+    """A file that is not there yet: another machine's constants are not written over."""
+    names = (Path(f"{stem}{number}.json") for number in chain(("",), (f"-{n}" for n in count(2))))
+    return next(path for path in names if not path.exists())
 
 
 def _check(folder: Path, using: Path | None, held_out: bool) -> None:

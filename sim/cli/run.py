@@ -33,7 +33,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also record the steps, as a real engine's: FILE.jsonl.gz, with several replicas FILE-0.jsonl.gz, …",
+            help="Also record the steps: FILE.jsonl.gz, of several replicas FILE-0.jsonl.gz, …",
         ),
     ] = None,
     kv_events: Annotated[

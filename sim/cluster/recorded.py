@@ -191,7 +191,7 @@ class RecordedReplica(Replica):
 
 
 def recording_path(path: Path, index: int, num_replicas: int) -> Path:
-    """Where the recording of replica `index` goes: `path`, or `name-<index>` beside it if there are several."""
+    """Where the recording of replica `index` goes: `path`, or with several `name-<index>` beside it."""
     if num_replicas == 1:
         return path
     return path.with_name(f"{path.name.removesuffix(SUFFIX)}-{index}{SUFFIX}")

@@ -87,8 +87,8 @@ class Band:
 
 
 def error_band(scenario: Scenario, *, overloaded: bool = False) -> Band | None:
-    """The band of a scenario's prediction; None where nothing like it was ever measured, or where the constants
-    are those of one machine, which take no part in that validation.
+    """The band of a scenario's prediction; None where nothing like it was ever measured, or where constants
+    of one machine take the place of those that were validated.
 
     A closed loop and a burst run the engine at its limit, as any load above capacity does. Whether an open
     loop is above capacity is known only after the run: `overloaded`.
