@@ -173,7 +173,24 @@ def _recording(path: Path, setup: EngineSetup, scenario: Scenario) -> RunRecordi
         "tensor_parallel": engine.tensor_parallel_size,
         "pipeline_parallel": engine.pipeline_parallel_size,
     }
+    if cannot := _not_recorded(setup, scenario):
+        settings["not_replayed"] = cannot
     return RunRecording(path, engine.version, settings)
+
+
+def _not_recorded(setup: EngineSetup, scenario: Scenario) -> list[Json]:
+    """What decides in these engines and is not in their recordings."""
+    engine, told = setup.engine, list[Json]()
+    if scenario.cluster.external_cache is not None:
+        told.append("cluster.external_cache: what it answers is not recorded")
+    if setup.replica.offload is not None:
+        told.append("engine.preemption_mode: offloading is not recorded")
+    usual = {"fcfs": ("fcfs_tail", "fcfs"), "priority": ("priority", "priority")}[engine.scheduling_policy]
+    for name, kind in zip(("victim_policy", "waiting_order"), usual, strict=True):
+        section = getattr(engine, name)
+        if section is not None and section.kind != kind:
+            told.append(f"engine.{name}: {section.kind} is no policy of vLLM's")
+    return told
 
 
 class RunResult:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from simpy import Event
 
-from scheduler import FinishReason, Request, SchedulerOutput
+from scheduler import EngineCore, FinishReason, Request, SchedulerOutput
 from scheduler.output import RequestOutput
 from sim.cluster.replica import Batch, Replica
 from sim.cluster.replica_spec import ReplicaSpec
@@ -25,12 +25,15 @@ from sim.values import Json
 class RecordedReplica(Replica):
     """A replica that keeps a recording; its engine is a `WatchedEngine` that names everybody."""
 
-    def keep(self, writer: RecordingWriter) -> None:
-        """Write to this file. To be called once, before time runs."""
+    def keep(self, writer: RecordingWriter, *, caches: bool) -> None:
+        """Write to this file; `caches`: prefixes are cached. To be called once, before time runs."""
         self._writer = writer
         self._numbers: dict[int, int] = {}
         self._noted_blocks: dict[int, int] = {}
         self._indices: dict[int, int] = {}
+        self._loras: dict[str, int] = {}
+        self._caches = caches
+        self._grammars_ready: list[int] = []
         self._num_recorded = 0
         self._ended: dict[int, FinishReason] = {}
         self._sampled: list[list[int]] = []
@@ -43,23 +46,17 @@ class RecordedReplica(Replica):
         self._sampler = sampler
         self._drafted: list[tuple[int, int]] = []
         assert isinstance(self._engine, WatchedEngine)
-        self._engine.watch(self._note_plan)
+        self._engine.watch(self._note_plan, self._note_update)
 
     def _note_plan(self, output: SchedulerOutput) -> None:
-        if not output.total_num_scheduled_tokens and not self._spaces_decodes:
-            self._note_empty(output)
+        """An empty step is scheduled; it may report who has finished."""
+        if not output.total_num_scheduled_tokens:
+            self._note_step(output, self._env.now, {})
 
-    def _keep_empty(self, output: SchedulerOutput, now: float) -> bool:
-        kept = super()._keep_empty(output, now)
-        if not kept:
-            self._note_empty(output)
-        return kept
-
-    def _note_empty(self, output: SchedulerOutput) -> None:
-        """An empty step is scheduled and over at once; it may report who has finished."""
-        index, self._num_recorded = self._num_recorded, self._num_recorded + 1
-        self._write_step(index, output, self._env.now, {})
-        self._writer.update(index, self._env.now, {}, {}, self._queues())
+    def _note_update(self, output: SchedulerOutput) -> None:
+        """An empty step is over: at once, or after those in flight before it."""
+        if not output.total_num_scheduled_tokens:
+            self._writer.update(self._indices.pop(id(output)), self._env.now, {}, {}, self._queues())
 
     def _queues(self) -> tuple[int, int, int]:
         engine = self._engine
@@ -76,9 +73,15 @@ class RecordedReplica(Replica):
             prio=request.priority,
             client=request.client_index,
             grammar=request.needs_grammar,
+            lora=self._lora(request.lora_name),
         )
+        if self._engine.config.policy == "priority":  # of equals the id decides, which is not the number
+            self._writer.tie(number, _place_as_text(request.request_id))
         self._noted_blocks[request.request_id] = 0
         super()._enter(request)
+
+    def _lora(self, name: str | None) -> int:
+        return 0 if name is None else self._loras.setdefault(name, len(self._loras) + 1)
 
     def _note_blocks(self, request: Request) -> None:
         """The blocks of the request's text that have become known since."""
@@ -94,8 +97,9 @@ class RecordedReplica(Replica):
             if request_id in self._numbers
         }
         scheduled = super()._schedule(now)
-        if scheduled:
-            self._note_step(self._in_flight[-1].output, now, held)
+        output = self._in_flight[-1].output if scheduled else None
+        if output is not None and id(output) not in self._indices:  # else it is empty, and was noted
+            self._note_step(output, now, held)
         return scheduled
 
     def _note_step(self, output: SchedulerOutput, now: float, held: Mapping[int, list[int]]) -> None:
@@ -114,10 +118,12 @@ class RecordedReplica(Replica):
         told: dict[str, Json] = {
             "pre": [numbers[request.request_id] for request in output.preempted],
             "fin": sorted(numbers[request] for request in output.finished_req_ids),
+            "ready": self._grammars_ready,
             "blocks": blocks_checksum(self._new_blocks(output, held)),
         }
         scheduled = [(numbers[request.request_id], tokens, before) for request, tokens, before in columns]
         self._writer.step(index, now, scheduled, self._drafts(output), self._queues(), **told)
+        self._grammars_ready = []
 
     def _drafts(self, output: SchedulerOutput) -> dict[int, int]:
         """Drafts to be verified, by the number of the request."""
@@ -139,6 +145,9 @@ class RecordedReplica(Replica):
             yield self._numbers[request.request_id], tables
 
     def _update(self, batch: Batch) -> None:
+        if batch.is_empty:
+            super()._update(batch)
+            return
         named = batch.output.requests
         tokens_before = [request.num_output_tokens for request in named]
         self._ended.clear()
@@ -169,9 +178,17 @@ class RecordedReplica(Replica):
 
     def _end(self, request: Request, reason: FinishReason) -> None:
         self._ended[request.request_id] = reason
-        if request.request_id in self._numbers:
+        if request.request_id in self._numbers and self._caches:
+            # the engine has forgotten the keys; those of the last blocks were made on the way
+            self._engine.kv_cache.hasher.rebuild(request)
             self._note_blocks(request)
+            request.block_keys.clear()
         super()._end(request, reason)
+
+    def _grammar_ready(self, request_id: int) -> None:
+        if request_id in self.requests:
+            self._grammars_ready.append(self._numbers[request_id])
+        super()._grammar_ready(request_id)
 
     def _note_drafts(self, output: SchedulerOutput, entries: Sequence[RequestOutput]) -> None:
         super()._note_drafts(output, entries)
@@ -197,6 +214,11 @@ def recording_path(path: Path, index: int, num_replicas: int) -> Path:
     return path.with_name(f"{path.name.removesuffix(SUFFIX)}-{index}{SUFFIX}")
 
 
+def _place_as_text(number: int) -> float:
+    """Sorts as the text of the number does, which is what the engine compares."""
+    return sum((int(digit) + 1) / 11 ** (i + 1) for i, digit in enumerate(str(number)))
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecording:
     """Where the recordings of a run go: `path`, or one beside it for each of several replicas; `release` and
@@ -207,11 +229,14 @@ class RunRecording:
     release: str
     settings: Mapping[str, Json]
 
-    def writer(self, index: int, num_replicas: int, spec: ReplicaSpec) -> RecordingWriter:
+    def writer(
+        self, index: int, num_replicas: int, spec: ReplicaSpec, engine: EngineCore
+    ) -> RecordingWriter:
         """The file of replica `index`."""
         path = recording_path(self.path, index, num_replicas)
         scheduler = "AsyncScheduler" if spec.scheduler.async_scheduling else "Scheduler"
         settings = {**self.settings, "config": recorded_config(spec)}
+        settings["hash_lookahead_tokens"] = engine.kv_cache.hasher.lookahead
         return RecordingWriter(path, self.release, scheduler, settings)
 
 
@@ -241,12 +266,23 @@ def recorded_config(spec: ReplicaSpec) -> dict[str, Json]:
         "max_active": limits.max_active,
         "long_prefill_adaptive": limits.long_prefill_adaptive,
         "prefill_interval": limits.prefill_interval,
+        "retention": (
+            spec.release.defaults.window_retention_tokens
+            if cache.window_retention_tokens == "release"
+            else cache.window_retention_tokens
+        ),
     }
     if limits.speculative is not None:
         drafts = limits.speculative
         config["spec"] = {
             "kind": drafts.kind,
             "k": drafts.num_speculative_tokens,
+            "lookahead_hashes": (
+                spec.release.defaults.lookahead_hashes
+                if drafts.lookahead_hashes is None
+                else drafts.lookahead_hashes
+            ),
+            "parallel": drafts.parallel,
             "by_batch": [list(each) for each in drafts.drafts_by_batch] or None,
         }
     if limits.pipeline_parallel_size > 1:

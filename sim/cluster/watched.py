@@ -17,7 +17,7 @@ from enum import IntEnum
 from math import nan
 
 from cost_models import StepCost
-from scheduler import EngineCore, Request, SchedulerOutput
+from scheduler import EngineCore, EngineCoreOutputs, KVReport, Request, Sampler, SchedulerOutput
 from sim.cluster.model_runner import time_speculative_step
 from sim.cluster.planned import Plan, PlannedReplica
 from sim.cluster.replica import Batch
@@ -87,10 +87,15 @@ class WatchedEngine(EngineCore):
     """An engine that shows every plan, also an empty one, before it is used."""
 
     _on_plan: Callable[[SchedulerOutput], None] | None = None
+    _on_update: Callable[[SchedulerOutput], None] | None = None
 
-    def watch(self, on_plan: Callable[[SchedulerOutput], None]) -> None:
-        """From now on call `on_plan` with every plan."""
-        self._on_plan = on_plan
+    def watch(
+        self,
+        on_plan: Callable[[SchedulerOutput], None],
+        on_update: Callable[[SchedulerOutput], None] | None = None,
+    ) -> None:
+        """From now on call `on_plan` with every plan, and `on_update` when its output has been applied."""
+        self._on_plan, self._on_update = on_plan, on_update
 
     def schedule(self) -> SchedulerOutput:
         """Plan the next step, and show it."""
@@ -98,6 +103,15 @@ class WatchedEngine(EngineCore):
         if self._on_plan is not None:
             self._on_plan(output)
         return output
+
+    def update(
+        self, output: SchedulerOutput, sampler: Sampler, report: KVReport | None = None
+    ) -> EngineCoreOutputs:
+        """Apply a step's output, and tell."""
+        outputs = super().update(output, sampler, report)
+        if self._on_update is not None:
+            self._on_update(output)
+        return outputs
 
     def waits_for(self, output: SchedulerOutput) -> Wait | None:
         """What ended the admissions of this plan; None if nobody is left waiting."""

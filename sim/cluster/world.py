@@ -199,7 +199,8 @@ class World:
         )
         if isinstance(replica, RecordedReplica):
             assert self._record is not None
-            replica.keep(self._record.writer(index, self._num_replicas, spec))
+            writer = self._record.writer(index, self._num_replicas, spec, engine)
+            replica.keep(writer, caches=spec.kv_cache.enable_caching)
         elif self._watch is not None:
             assert isinstance(replica, WatchedReplica)
             replica.keep(self._watch)

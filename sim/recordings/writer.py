@@ -107,6 +107,10 @@ class RecordingWriter:
                 tokens, end = self._before[number]
                 self._before[number] = (tokens, end - wrong)
 
+    def tie(self, number: int, rank: float) -> None:
+        """Where a request comes among others of equal arrival time."""
+        self._line({"k": "tie", "r": number, "tie": rank})
+
     def finish(self, number: int, now_s: float) -> None:
         """A request is aborted."""
         self._line({"k": "finish", "r": [number], "t": _us(now_s), "as": "FINISHED_ABORTED"})
