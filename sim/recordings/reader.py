@@ -36,6 +36,9 @@ from sim.recordings.recording import (
 FORMAT = "dryserve-recording/1"
 SUFFIX = ".jsonl.gz"
 
+_MOST_BLOCKS = 1 << 24
+"""More full blocks than any request has: a longer run is a broken line."""
+
 _Line = dict[str, Any]
 
 
@@ -48,7 +51,7 @@ def load_recording(path: str | Path) -> Recording:
     number, text = next(lines, (1, b""))
     try:
         header = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else None
@@ -61,7 +64,15 @@ def load_recording(path: str | Path) -> Recording:
             reader.read(json.loads(text))
     except InputError:
         raise
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+    except (
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         _fail(path, reader.line, f"cannot be read ({type(error).__name__}: {error})")
     return Recording(
         path=path,
@@ -131,6 +142,9 @@ def _s(microseconds: int) -> float:
 
 
 def _runs(given: list[list[int]]) -> tuple[ClassRun, ...]:
+    for first, count in given:
+        if not (0 <= first and 0 < count <= _MOST_BLOCKS):
+            raise ValueError(f"{count} blocks of classes from {first} on")
     return tuple((first, count) for first, count in given)
 
 

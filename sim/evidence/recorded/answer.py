@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from scheduler.release import RECORDED
+from sim.errors import Fault, InputError
 from sim.evidence.recorded.conform import RecordingResult, load_usable
 from sim.evidence.recorded.replay import replay
 from sim.evidence.recorded.search import Progress, RuleSet, quiet, release_of, search_rules
@@ -129,7 +130,14 @@ def find_rules(files: Iterable[str | Path], progress: Progress = quiet) -> Rules
 
     They are taken to be of engines of one kind. `InputError` names what cannot be read or replayed.
     """
-    recordings = [load_usable(Path(path)) for path in files]
+    recordings, faults = [], list[Fault]()
+    for path in files:
+        try:
+            recordings.append(load_usable(Path(path)))
+        except InputError as error:
+            faults += error.faults
+    if faults:
+        raise InputError(faults)
     best, releases = search_rules(recordings, progress)
     return RulesAnswer(best, releases, [_under(best, recording) for recording in recordings])
 

@@ -21,6 +21,7 @@ from scheduler import (
     SessionInput,
 )
 from scheduler.release import Release
+from sim.errors import Fault, InputError
 from sim.evidence.conform.case import ConfigScript
 from sim.evidence.conform.replay import kv_cache_config, scheduler_config
 from sim.evidence.recorded.texts import LaterPrompt, Texts
@@ -79,8 +80,24 @@ class Refused(Exception):  # noqa: N818
 
 
 def replay(recording: Recording, release: Release, *, most_steps: int | None = None) -> Replayed:
-    """Follow a recording under the rules of `release` to its first difference, its end or `most_steps`."""
-    play = _Play(recording, release)
+    """Follow a recording under the rules of `release` to its first difference, its end or `most_steps`.
+
+    `InputError` if its settings are none that an engine can have.
+    """
+    try:
+        play = _Play(recording, release)
+    except (
+        NotImplementedError,
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+    ) as error:
+        told = f"no engine can be made as it says ({type(error).__name__}: {error})"
+        raise InputError([Fault(str(recording.path), None, told)]) from None
     try:
         for number, call in enumerate(recording.calls):
             if most_steps is not None and play.identical >= most_steps:
