@@ -91,6 +91,8 @@ def simulate(
         message = "is told by dryserve's own scheduler; an installed one publishes its events itself"
         raise input_error(message, where=str(kv_events))
     recording = None if record is None else _recording(Path(record), setup, scenario)
+    if record is not None and kv_events is not None and Path(record).absolute() == Path(kv_events).absolute():
+        raise input_error("is named for the recording and for the KV events", where=str(kv_events))
     events_file = None if kv_events is None else KVEventsFile(Path(kv_events))
     try:
         return simulate_workload(

@@ -13,17 +13,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scheduler.kv_events import KVCacheEvent, KVEventsObserver
-from sim.errors import input_error
+from sim.errors import writing
 
 
 class KVEventsFile:
     """The file, compressed if its name ends in `.gz`. `InputError` if it cannot be written."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        with writing(path):
             raw = path.open("wb")
-        except OSError as error:
-            raise input_error(f"cannot be written ({error.strerror or error})", where=str(path)) from None
+        self._path = path
         self._raw = raw
         self._packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else None
         self._text = io.TextIOWrapper(self._packed or raw, encoding="utf-8", newline="\n")
@@ -33,13 +32,15 @@ class KVEventsFile:
 
         def write(events: Sequence[KVCacheEvent]) -> None:
             place = {"time_s": round(now_s(), 9), "replica": replica, "step": step()}
-            for event in events:
-                line = json.dumps({**place, "event": event.as_wire()}, separators=(",", ":"))
-                self._text.write(line + "\n")
+            with writing(self._path):
+                for event in events:
+                    line = json.dumps({**place, "event": event.as_wire()}, separators=(",", ":"))
+                    self._text.write(line + "\n")
 
         return write
 
     def close(self) -> None:
         """All events have been told."""
-        self._text.close()
-        self._raw.close()
+        with writing(self._path):
+            self._text.close()
+            self._raw.close()

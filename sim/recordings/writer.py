@@ -126,8 +126,9 @@ class RecordingWriter:
     def close(self) -> None:
         """The run is over."""
         self._line({"k": "close", "why": "the run ended"})
-        self._packed.close()
-        self._raw.close()
+        with writing(self.path):
+            self._packed.close()
+            self._raw.close()
 
     def _line(self, line: Mapping[str, object]) -> None:
         with writing(self.path):
