@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -270,12 +271,23 @@ def _sped_up(params: _T, gain: float) -> _T:
     )
 
 
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
 def _record(kind: type[_T], values: object, where: str) -> _T:
     if not isinstance(values, dict):
         raise CalibrationError(f"{where}: expected a table of parameters")
     unknown = sorted(values.keys() - kind.__dataclass_fields__.keys())  # type: ignore[attr-defined]
     if unknown:
         raise CalibrationError(f"{where}: unknown parameters {', '.join(unknown)}")
+    wrong = [
+        f"{name} {values[name]!r}"
+        for name, field_ in kind.__dataclass_fields__.items()  # type: ignore[attr-defined]
+        if name in values and field_.type in ("float", "int") and not _is_amount(values[name])
+    ]
+    if wrong and kind is not Residual:
+        raise CalibrationError(f"{where}: not a finite number of at least 0: {', '.join(wrong)}")
     try:
         return kind(**values)
     except TypeError as fault:
@@ -311,7 +323,9 @@ def parse_calibration(document: str, where: str, lenders: Sequence[Calibration] 
         if name in parameters
     }
     for name, kind in _KEYED.items():
-        table = cast("dict[str, object]", parameters.get(name, {}))
+        table = parameters.get(name, {})
+        if not isinstance(table, dict):
+            raise CalibrationError(f"{where}: {name}: expected a table of tables")
         fields[name] = {key: _record(kind, value, f"{where}: {name}.{key}") for key, value in table.items()}
     borrowed = _borrow(fields, part, (calibration(part.name),) if lenders is None else lenders)
     machine = AS_SHIPPED
