@@ -130,7 +130,7 @@ def _fit_machine(
     from sim.scenario import load_scenario
 
     scenario, overrides, model, gpu, weight_dtype, using = named
-    recordings = [load_recording(path) for path in paths]
+    recordings = [load_recording(path) for path in {path.resolve(): path for path in paths}.values()]
     engine = recorded_engine(
         recordings,
         scenario=load_scenario(scenario) if scenario is not None else None,

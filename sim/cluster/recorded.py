@@ -216,7 +216,7 @@ def recording_path(path: Path, index: int, num_replicas: int) -> Path:
 
 def _place_as_text(number: int) -> float:
     """Sorts as the text of the number does, which is what the engine compares."""
-    return sum((int(digit) + 1) / 11 ** (i + 1) for i, digit in enumerate(str(number)))
+    return sum((int(digit) + 1) / 11.0 ** (i + 1) for i, digit in enumerate(str(number)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +229,7 @@ class RunRecording:
     release: str
     settings: Mapping[str, Json]
 
-    def writer(
-        self, index: int, num_replicas: int, spec: ReplicaSpec, engine: EngineCore
-    ) -> RecordingWriter:
+    def writer(self, index: int, num_replicas: int, spec: ReplicaSpec, engine: EngineCore) -> RecordingWriter:
         """The file of replica `index`."""
         path = recording_path(self.path, index, num_replicas)
         scheduler = "AsyncScheduler" if spec.scheduler.async_scheduling else "Scheduler"

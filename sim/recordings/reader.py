@@ -143,7 +143,7 @@ def _s(microseconds: int) -> float:
 
 def _runs(given: list[list[int]]) -> tuple[ClassRun, ...]:
     for first, count in given:
-        if not (0 <= first and 0 < count <= _MOST_BLOCKS):
+        if not (first >= 0 and 0 < count <= _MOST_BLOCKS):
             raise ValueError(f"{count} blocks of classes from {first} on")
     return tuple((first, count) for first, count in given)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from sim.evidence.recorded import conform_recordings
 from sim.simulation import simulate
 

@@ -9,6 +9,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from time import perf_counter, sleep, strftime
 from typing import Any, BinaryIO
@@ -44,10 +45,17 @@ def limits_of_environment() -> Limits:
         path = path.with_name(f"{path.name.removesuffix(SUFFIX)}-{os.getpid()}{SUFFIX}")
     return Limits(
         path,
-        float(os.environ.get("DRYSERVE_RECORDING_MAX_MB", 200)) * 1e6,
-        float(os.environ.get("DRYSERVE_RECORDING_MAX_S", "inf")),
+        _limit("DRYSERVE_RECORDING_MAX_MB", 200.0) * 1e6,
+        _limit("DRYSERVE_RECORDING_MAX_S", inf),
         int(os.environ.get("DRYSERVE_RECORDING_QUEUE", 4096)),
     )
+
+
+def _limit(name: str, usual: float) -> float:
+    limit = float(os.environ.get(name, usual))
+    if not limit > 0.0:
+        raise ValueError(f"{name} must be above 0")
+    return limit
 
 
 def any_release() -> bool:
