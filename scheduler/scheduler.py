@@ -108,6 +108,7 @@ class Scheduler:
         self.schedule_running(output)
         if not output.preempted and state.pause != 2:
             self.admit_waiting(output)
+        state.kv_cache.end_step()
         output.total_num_scheduled_tokens = budget - output.token_budget
         self.bookkeeping.note_scheduled(output)  # vLLM: _update_after_schedule
         if self.decode_spacing > 1:

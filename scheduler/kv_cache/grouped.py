@@ -132,6 +132,12 @@ class GroupedKVCache(KVCache):
             for manager in self.managers:
                 manager.begin_step()
 
+    def end_step(self) -> None:
+        """The step is planned."""
+        if self._state_chunks is not None:
+            for manager in self.managers:
+                manager.end_step()
+
     def cut_at_state_boundary(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
         """The next tokens of a prefill, at most `num_tokens`, that end where a Mamba state is wanted."""
         if self._state_chunks is None:

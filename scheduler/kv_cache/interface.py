@@ -137,6 +137,10 @@ class KVCache(ABC):
         """A new step is about to be planned."""
 
     @abstractmethod
+    def end_step(self) -> None:
+        """The step is planned."""
+
+    @abstractmethod
     def cut_at_state_boundary(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
         """The next tokens of a prefill, at most `num_tokens`, that end where a Mamba state is wanted."""
 

@@ -161,6 +161,9 @@ class GroupManager:
     def begin_step(self) -> None:
         """A new step is about to be planned."""
 
+    def end_step(self) -> None:
+        """The step is planned."""
+
     # --- lookup -----------------------------------------------------------------------------------------
 
     def longest_hit(

@@ -84,6 +84,9 @@ class PlainKVCache(KVCache):
     def begin_step(self) -> None:
         """Nothing depends on steps here."""
 
+    def end_step(self) -> None:
+        """Nothing depends on steps here."""
+
     def cut_at_state_boundary(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
         """All of them: there are no states."""
         return num_tokens

@@ -226,6 +226,8 @@ class AlignedMambaManager(MambaManager):
         """Whether a state cannot be taken up in the step that writes it."""
         self._being_written: set[int | None] = set()
         """Their keys: another block with the same state is no different."""
+        self._copied: list[int] = []
+        """States that stay in the cache as they are, held until the step is planned."""
         self._copies_hit = False
 
     def table_of(self, hits: list[int]) -> list[int]:
@@ -237,6 +239,12 @@ class AlignedMambaManager(MambaManager):
     def begin_step(self) -> None:
         """States entered so far have been written."""
         self._being_written.clear()
+
+    def end_step(self) -> None:
+        """Nobody needs to hold what was copied any more."""
+        if self._copied:
+            self.pool.release(self._copied)
+            self._copied.clear()
 
     def enterable(self, request: Request, first: int, full: int) -> Sequence[int]:
         """What enters is written only at the end of this step."""
@@ -324,14 +332,14 @@ class AlignedMambaManager(MambaManager):
             self._copies_hit = False
             hit = table[-1]
             table[-1:] = self.pool.take(1)
-            self.pool.release([hit])
+            self._copied.append(hit)
         elif self._is_kept(request):
             block = table[request.num_computed_tokens // self.block_size]
             copy = self.pool.take(1)
             if self.read_once_written:
                 self._being_written.add(self.pool.key_of_block[block])
             self.pool.move_key(block, copy[0])
-            self.pool.release(copy)
+            self._copied += copy
 
     def drop_skipped(self, request: Request, num_computed_tokens: int) -> None:
         """As for windows, but null blocks stand between the states, so the walk passes over them."""

@@ -141,6 +141,9 @@ class InstalledKVCache(KVCache):
         """Not asked."""
         self._refuse()
 
+    def end_step(self) -> None:
+        """Nothing is to be done."""
+
     def begin_step(self) -> None:
         """Not asked."""
         self._refuse()

@@ -337,6 +337,12 @@ BLOCKS: dict[str, Mutant] = {
         "None",
         "0.33.0-found/mamba_inside_read_30_1",
     ),
+    "copies_free_at_once": one(
+        "the copy of a state is held until the step is planned",
+        "self._copied += copy",
+        "self.pool.release(copy)",
+        "0.33.0-found/mamba_inside_held",
+    ),
     "hit_states_written_over": one(
         "a state hit inside a block is copied before the request goes on from it",
         "self._copies_hit = self._ends_inside(hits, num_computed_tokens)",
