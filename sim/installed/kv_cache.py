@@ -142,7 +142,8 @@ class InstalledKVCache(KVCache):
         self._refuse()
 
     def end_step(self) -> None:
-        """Nothing is to be done."""
+        """Not asked."""
+        self._refuse()
 
     def begin_step(self) -> None:
         """Not asked."""
